@@ -1,0 +1,1 @@
+"""Trace invariants and fixtures, usable on any server."""

@@ -1,0 +1,1 @@
+"""One lane per kind of work: vad, stt, turn, chat, tts."""

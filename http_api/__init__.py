@@ -1,0 +1,1 @@
+"""The aiohttp application: realtime endpoint, health, version."""

@@ -1,0 +1,1 @@
+"""Model graphs as functions over weights, their loaders and the catalogue of weights."""

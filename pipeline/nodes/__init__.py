@@ -1,0 +1,1 @@
+"""The graph's nodes, each an async function over its ports."""

@@ -1,0 +1,1 @@
+"""How audio and events reach the client."""
