@@ -12,7 +12,7 @@ from .state import Session
 
 
 class Draft:
-    """`s` is rebound by `set`; `out` collects effects in order. Pure from the outside: a draft never outlives its step."""
+    """`s` is rebound by `set`; `out` collects effects in order. A draft never outlives its step."""
 
     __slots__ = ("at", "out", "s")
 
