@@ -49,12 +49,22 @@ class StartStt:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareStt:
+    """The user may have finished: have the words up to here ready, in case a flush with the same `voiced_ms` comes."""
+
+    item_id: ItemId
+    end_ms: int
+    voiced_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class FlushStt:
-    """Say what was heard up to `end_ms`, now. The answer carries `flush`."""
+    """Say what was heard up to `end_ms`, now; the last voice was at `voiced_ms`. The answer carries `flush`."""
 
     item_id: ItemId
     flush: int
     end_ms: int
+    voiced_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +116,8 @@ class StartChat:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelEpoch:
-    """Nothing of this epoch may have an effect any more; queued audio of it is dropped."""
+class RetireEpoch:
+    """The response is over: nothing of this epoch may have an effect any more, queued audio of it is dropped."""
 
     epoch: Epoch
 
@@ -131,13 +141,14 @@ Effect = (
     | StartTimer
     | CancelTimer
     | StartStt
+    | PrepareStt
     | FlushStt
     | StopStt
     | SealBuffer
     | DropAudio
     | AskEou
     | StartChat
-    | CancelEpoch
+    | RetireEpoch
     | FlushOutput
     | Close
 )

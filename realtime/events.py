@@ -43,6 +43,11 @@ class EngineLost:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineBack:
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFailed:
     """A node of the graph died. `code` is the wire's code for it."""
 
@@ -329,6 +334,7 @@ Input = (
     | TransportClosed
     | DrainRequested
     | EngineLost
+    | EngineBack
     | NodeFailed
     | TimerFired
     | ClientFault

@@ -20,6 +20,7 @@ from .settings import Settings, apply
 from .state import Active, Pending, Session, Silent, Terminated, live
 
 MAX_ITEMS = 2000
+ENGINE_PATIENCE_MS = 15_000
 
 CLOSE_CODES: dict[a.EndReason, int] = {
     "client_closed": 1000,
@@ -111,6 +112,10 @@ def _dispatch(d: Draft, ev: e.Input) -> None:
             terminate(d, "draining")
         case e.EngineLost():
             response.fail_all(d, "engine_unavailable")
+            turn.classifier_lost(d)
+            d.arm("engine", d.at + ENGINE_PATIENCE_MS)
+        case e.EngineBack():
+            d.disarm("engine")
         case e.NodeFailed():
             d.emit(a.ErrorEvent(ev.code, ev.message))
             terminate(d, _end_reason(ev.code))
@@ -175,6 +180,9 @@ def _timer(d: Draft, ev: e.TimerFired) -> None:
                 response.drain_cap(d)
         case "max_duration":
             terminate(d, "max_duration")
+        case "engine":
+            d.emit(a.ErrorEvent("engine_unavailable", "the engine did not come back"))
+            terminate(d, "engine_unavailable")
         case _:
             raise ValueError(f"unknown timer {ev.key}")
 

@@ -11,7 +11,7 @@ from . import alphabet as a
 from . import events as e
 from .conversation import FunctionCall, Item, Message, Part, Status, to_chat, words_heard
 from .draft import Draft
-from .effects import CancelEpoch, FlushOutput, StartChat
+from .effects import FlushOutput, RetireEpoch, StartChat
 from .ids import Epoch, ItemId, ResponseId
 from .state import Active, Chat, Created, Drain, Idle, Live, OutOfBand, Parked, Plan, Session, Silent, Streaming, live
 
@@ -281,15 +281,14 @@ def retire(
     error_code: str | None = None,
 ) -> int:
     """End the running response: close its brackets, settle what was heard, `response.done`. Returns the snapshot of
-    the playout clock (ms). An early end cancels the epoch in the same step, so that nothing of it goes out after."""
+    the playout clock (ms). The epoch is retired in the same step, so that nothing of it goes out after."""
     resp = live(d.s.resp)
     assert resp is not None
     plan, v = resp.plan, resp.voice
     snapshot = v.played_at(d.at)
     to_the_end = (status == "completed" or reason == "max_output_tokens") and not v.cleared
     natural = to_the_end and v.cap_ms is None
-    if not to_the_end:
-        d.do(CancelEpoch(plan.epoch))
+    d.do(RetireEpoch(plan.epoch))
     d.disarm("drain_cap")
     output: list[Item] = []
     started = plan.spoken and not isinstance(resp, Created)
@@ -365,8 +364,7 @@ def _finish_out_of_band(
     error_code: str | None = None,
 ) -> None:
     plan = out.plan
-    if status != "completed":
-        d.do(CancelEpoch(plan.epoch))
+    d.do(RetireEpoch(plan.epoch))
     output: list[Item] = []
     if out.item_id is not None:
         part = Part("output_text", out.chat.text)

@@ -12,10 +12,22 @@ from . import alphabet as a
 from . import events as e
 from . import response
 from .conversation import Message, Part
-from .detector import Detector, Edge, OnsetLost, Quiet, RawOnset, Started, Thresholds, Voiced, deafen, detect
+from .detector import (
+    WINDOW_MS,
+    Detector,
+    Edge,
+    OnsetLost,
+    Quiet,
+    RawOnset,
+    Started,
+    Thresholds,
+    Voiced,
+    deafen,
+    detect,
+)
 from .detector import Stopped as StoppedEdge
 from .draft import Draft
-from .effects import AskEou, DropAudio, FlushStt, SealBuffer, StartStt, StopStt
+from .effects import AskEou, DropAudio, FlushStt, PrepareStt, SealBuffer, StartStt, StopStt
 from .eou import commit_delay_ms, hard_cap_ms, is_noise
 from .ids import ItemId
 from .settings import TurnDetection
@@ -24,6 +36,7 @@ from .state import Candidate, Sealed, Silent, Speaking, Stopped, live
 KEEP_SEALED = 4
 DEFAULT_CAP_MS = 5000
 UNSURE_WAIT_MS = 1000
+PREPARE_MS = 3 * WINDOW_MS  # silence after which the words are got ready, before it is a stop
 
 # --- sound ---------------------------------------------------------------------------------------------------------
 
@@ -63,6 +76,8 @@ def _grow(d: Draft, td: TurnDetection, end_ms: int) -> None:
     if isinstance(vad, Speaking) and isinstance(phase, Voiced):
         vad = replace(vad, voiced_ms=vad.earlier_voiced_ms + phase.voiced_ms)
         d.set(vad=vad)
+        if end_ms - phase.last_voiced_ms == PREPARE_MS:
+            d.do(PrepareStt(vad.item_id, end_ms, phase.last_voiced_ms))
         if end_ms - vad.audio_start_ms >= d.s.settings.max_utterance_ms:
             d.set(detector=replace(d.s.detector, phase=Quiet()))
             d.emit(a.SpeechStopped(vad.item_id, end_ms))
@@ -140,7 +155,7 @@ def _speech_stopped(d: Draft, ev: e.VadWindow, last_voiced_ms: int, voiced_ms: i
         flush=flush,
         ask=None,
     )
-    d.do(FlushStt(vad.item_id, flush, ev.end_ms))
+    d.do(FlushStt(vad.item_id, flush, ev.end_ms, last_voiced_ms))
     if s.eou.kind == "vad":
         _commit(d, stopped, ev.end_ms, "silence")
         return
@@ -172,6 +187,13 @@ def eou_verdict(d: Draft, ev: e.EouVerdict) -> None:
         )
     d.note("eou", "verdict", item_id=vad.item_id, p=ev.p, threshold=threshold, delay_ms=delay)
     _wait(d, vad.last_voiced_at + delay)
+
+
+def classifier_lost(d: Draft) -> None:
+    """The engine is gone: an open question gets no answer."""
+    vad = d.s.vad
+    if isinstance(vad, Stopped) and vad.ask is not None:
+        eou_verdict(d, e.EouVerdict(d.at, vad.item_id, vad.ask, None))
 
 
 def eou_timeout(d: Draft) -> None:
@@ -216,7 +238,7 @@ def _commit(d: Draft, vad: Stopped | Speaking, end_ms: int, why: str) -> None:
         flush, transcript = vad.flush, vad.transcript
     else:
         flush = d.token()
-        d.do(FlushStt(vad.item_id, flush, end_ms))
+        d.do(FlushStt(vad.item_id, flush, end_ms, end_ms))
     d.set(vad=Silent())
     sealed = Sealed(vad.item_id, vad.audio_start_ms, end_ms, vad.voiced_ms, flush, wanted)
     _seal(d, sealed)
@@ -265,7 +287,7 @@ def commit_buffer(d: Draft, ev: e.CommitBuffer) -> None:
         d.error("input_audio_buffer_commit_empty", "the buffer holds no speech", ev.event_id)
         return
     flush = d.token()
-    d.do(FlushStt(item_id, flush, end))
+    d.do(FlushStt(item_id, flush, end, end))
     d.note("turn", "commit", item_id=item_id, why="client")
     _seal(d, Sealed(item_id, start, end, voiced, flush, answer=False))
 
