@@ -6,7 +6,8 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import web
@@ -58,11 +59,12 @@ STARTED = int(time.time())
 
 
 @web.middleware
-async def envelope(request: web.Request, handler: web.RequestHandler) -> web.StreamResponse:  # type: ignore[type-arg]
+async def envelope(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
     """Every refusal in OpenAI's shape."""
     try:
-        response: web.StreamResponse = await handler(request)  # type: ignore[operator]
-        return response
+        return await handler(request)
     except web.HTTPNotFound:
         return refusal(404, f"no such address: {request.method} {request.path}", "not_found")
     except web.HTTPMethodNotAllowed as problem:
@@ -90,10 +92,9 @@ def make_app(services: Services) -> web.Application:
     return app
 
 
-async def run_engine(app: web.Application) -> AsyncIterator[None]:
-    """Start the engine with the application and end it with it (a cleanup context)."""
-    services = app[SERVICES]
-    config = services.config
+@asynccontextmanager
+async def running_engine(config: Config, client: EngineClient) -> AsyncIterator[None]:
+    """An engine for `client`, as a process or on a thread. Raises EngineExited, WeightsError."""
     if config.engine.mode == "inproc":
         from bargein.engine.build import build  # here: it imports the models and their compiler, which takes seconds
 
@@ -102,15 +103,19 @@ async def run_engine(app: web.Application) -> AsyncIterator[None]:
         )
         await asyncio.to_thread(core.warm)
         core.start()
-        link = InprocLink(services.engine, core, models)
-        yield
-        link.close()
-        core.stop()
+        link = InprocLink(client, core, models)
+        try:
+            yield
+        finally:
+            link.close()
+            core.stop()
         return
-    supervisor = Supervisor(services.engine, _engine_args(config))
-    await supervisor.start()
-    yield
-    await supervisor.stop()
+    supervisor = Supervisor(client, _engine_args(config))
+    try:
+        await supervisor.start()
+        yield
+    finally:
+        await supervisor.stop()
 
 
 def _engine_args(config: Config) -> list[str]:
@@ -121,33 +126,24 @@ def _engine_args(config: Config) -> list[str]:
 async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT. Raises OSError (port in use) and EngineExited."""
     services = Services(config, EngineClient())
-    app = make_app(services)
-    app.cleanup_ctx.append(run_engine)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=5)
+    runner = web.AppRunner(make_app(services), access_log=None, shutdown_timeout=5)
+    await runner.setup()
+    stop = asyncio.Event()
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(sig, stop.set)
     try:
-        await _check_port(config)
-        await runner.setup()
-        site = web.TCPSite(runner, config.server.host, config.server.port)
-        await site.start()
-        stop = asyncio.Event()
-        for sig in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(sig, stop.set)
+        await web.TCPSite(runner, config.server.host, config.server.port).start()
         address = f"http://{config.server.host}:{config.server.port}"
-        services.engine.on_change = lambda: _say_ready(services, address)
-        _say_ready(services, address)
+        log.info("listening at %s; loading models", address)
         if config.server.host not in ("127.0.0.1", "localhost", "::1") and not config.server.api_keys:
             log.warning("anyone who reaches %s can use it: no API key is set (server.api_keys)", address)
-        await stop.wait()
-        log.info("ending")
+        services.engine.on_change = lambda: _say_ready(services, address)
+        async with running_engine(config, services.engine):
+            await stop.wait()
+            log.info("ending")
+            await runner.cleanup()
     finally:
         await runner.cleanup()
-
-
-async def _check_port(config: Config) -> None:
-    """Fail before the models are loaded when the port is taken."""
-    server = await asyncio.get_running_loop().create_server(asyncio.Protocol, config.server.host, config.server.port)
-    server.close()
-    await server.wait_closed()
 
 
 def _say_ready(services: Services, address: str) -> None:

@@ -36,7 +36,7 @@ def key_is_good(presented: str, keys: tuple[str, ...]) -> bool:
 
 
 def origin_is_good(request: web.Request, allowed: tuple[str, ...]) -> bool:
-    """No Origin (not a browser), the server's own, or one that is allowed. WebSockets ignore CORS, so this is the door."""
+    """No Origin (not a browser), the server's own, or an allowed one. WebSockets ignore CORS, so this is the door."""
     origin = request.headers.get("Origin")
     if origin is None or "*" in allowed or origin in allowed:
         return True

@@ -151,6 +151,7 @@ class ResponseView:
     usage: tuple[int, int, int, bool] | None = None  # input, output, cached tokens; whether output was audio
     metadata: dict[str, str] | None = None
     audio_end_ms: int | None = None
+    first_token_ms: int | None = None  # from `response.created`
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ def _plan(d: Draft, params: e.ResponseParams) -> Plan:
         output_format=s.output_format,
         max_output_tokens=limit,
         conversation_id=None if params.out_of_band else d.s.conversation_id,
+        created_at=d.at,
     )
 
 
@@ -121,6 +122,7 @@ def view(
         usage=usage,
         metadata=plan.params.metadata,
         audio_end_ms=audio_end_ms,
+        first_token_ms=None if chat is None or chat.first_at is None else round(chat.first_at - plan.created_at),
     )
 
 
@@ -149,17 +151,22 @@ def _open_item(d: Draft, plan: Plan, kind: str) -> ItemId:
     return item_id
 
 
+def _wrote(d: Draft, chat: Chat, text: str) -> Chat:
+    first = d.at if chat.first_at is None else chat.first_at
+    return replace(chat, text=chat.text + text, first_at=first)
+
+
 def chat_delta(d: Draft, ev: e.ChatDelta) -> None:
     if (out := _oob_of(d, ev.epoch)) is not None:
         item_id = out.item_id or _open_item(d, out.plan, "text")
         d.emit(a.TextDelta(out.plan.id, item_id, 0, ev.text))
-        chat = replace(out.chat, text=out.chat.text + ev.text)
+        chat = _wrote(d, out.chat, ev.text)
         d.set(oob={**d.s.oob, out.plan.id: replace(out, chat=chat, item_id=item_id)})
         return
     resp = _of_epoch(d, ev.epoch)
     if resp is None:
         return
-    chat = replace(resp.chat, text=resp.chat.text + ev.text)
+    chat = _wrote(d, resp.chat, ev.text)
     if resp.plan.spoken:
         d.set(resp=replace(resp, chat=chat))
         return

@@ -93,6 +93,7 @@ class Plan:
     output_format: str
     max_output_tokens: int | None
     conversation_id: str | None
+    created_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class Chat:
     """What chat has produced so far."""
 
     text: str = ""
+    first_at: float | None = None  # wall time of the first token
     done: bool = False
     tool_calls: tuple[ToolCall, ...] = ()
     limited: bool = False

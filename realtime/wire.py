@@ -322,6 +322,8 @@ def response_body(r: a.ResponseView) -> JsonObject:
         body["audio"] = {"output": {"format": ga_format(r.output_format), "voice": r.voice}}
     if r.audio_end_ms is not None:
         body["audio_end_ms"] = r.audio_end_ms
+    if r.first_token_ms is not None:
+        body["timing"] = {"first_token_ms": r.first_token_ms}
     return body
 
 
