@@ -27,7 +27,8 @@ def read_wav(path: Path, rate: int = RATE) -> I16:
     mono = x.astype(np.float32).mean(axis=1)
     if source != rate:
         mono = soxr.resample(mono, source, rate)
-    return np.clip(np.rint(mono), -32768, 32767).astype(np.int16)
+    samples: I16 = np.clip(np.rint(mono), -32768, 32767).astype(np.int16)
+    return samples
 
 
 def write_wav(path: Path, x: I16, rate: int = RATE) -> None:

@@ -174,7 +174,7 @@ def _timer(d: Draft, ev: e.TimerFired) -> None:
         case "eou_timeout":
             turn.eou_timeout(d)
         case "barge_in":
-            turn.commit_candidate(d)
+            turn.barge_in_timer(d)
         case "drain_cap":
             if live(d.s.resp) is not None:
                 response.drain_cap(d)

@@ -198,10 +198,11 @@ def chat_done(d: Draft, ev: e.ChatDone) -> None:
 
 
 def chat_failed(d: Draft, ev: e.ChatFailed) -> None:
-    d.note("llm", "failed", message=ev.message)
     if (out := _oob_of(d, ev.epoch)) is not None:
+        d.note("llm", "failed", message=ev.message)
         _finish_out_of_band(d, out, "failed", error_code="llm_error")
     elif _of_epoch(d, ev.epoch) is not None:
+        d.note("llm", "failed", message=ev.message)
         retire(d, "failed", error_code="llm_error")
 
 
@@ -220,8 +221,8 @@ def speech_done(d: Draft, ev: e.SpeechDone) -> None:
 
 
 def speech_failed(d: Draft, ev: e.SpeechFailed) -> None:
-    d.note("tts_req", "failed", message=ev.message)
     if _of_epoch(d, ev.epoch) is not None:
+        d.note("tts_req", "failed", message=ev.message)
         retire(d, "failed", error_code="tts_error")
 
 
@@ -245,6 +246,7 @@ def frame_due(d: Draft, ev: e.FrameDue) -> None:
         d.set(resp=replace(resp, voice=v))
     else:
         d.set(resp=Streaming(resp.plan, item_id, resp.chat, v))
+        _advance(d)  # everything may have been said before its first frame was due
 
 
 def playout_drained(d: Draft, ev: e.PlayoutDrained) -> None:

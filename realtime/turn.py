@@ -123,6 +123,15 @@ def _announce(d: Draft, item_id: ItemId, start_ms: int, voiced_ms: int) -> None:
     d.do(StartStt(item_id, start_ms, stt.language if stt else None, stt.prompt if stt else None))
 
 
+def barge_in_timer(d: Draft) -> None:
+    """The delay is over. A candidate that has gone quiet waits on, for more voice or for its stop."""
+    phase = d.s.detector.phase
+    if isinstance(phase, Voiced) and d.s.audio_ms - phase.last_voiced_ms > 2 * WINDOW_MS:
+        d.arm("barge_in", d.at + WINDOW_MS)
+    else:
+        commit_candidate(d)
+
+
 def commit_candidate(d: Draft) -> None:
     """The candidate takes the floor: the reply is cut, then the speech is announced."""
     vad = d.s.vad

@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bargein",
-        description="A realtime-first voice-agent runtime. Start with `bargein serve`, then `bargein call question.wav`.",
+        description="A realtime-first voice-agent runtime. First `bargein serve`, then `bargein call question.wav`.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _serve_parser(commands)
@@ -166,7 +166,7 @@ def _models_pull(args: argparse.Namespace) -> int:
 
 
 def _call(args: argparse.Namespace) -> int:
-    from .call import CallFailed, call
+    from bargein.client.call import CallFailed, call
 
     if not args.wav and not args.mic:
         return _fail("give a WAV file, or --mic")
@@ -180,7 +180,8 @@ def _call(args: argparse.Namespace) -> int:
 def _bench(args: argparse.Namespace) -> int:
     from .bench import run
 
-    return run(args.what, args.rest)
+    status: int = run(args.what, args.rest)
+    return status
 
 
 if __name__ == "__main__":
