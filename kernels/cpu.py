@@ -15,6 +15,7 @@ from .cpu_dense import (
     sigmoid,
     softmax,
 )
+from .cpu_top import top_log_probs
 from .cpu_vad import vad_step
 from .reference_ears import VadWeights, mel_filters
 
@@ -33,5 +34,6 @@ __all__ = [
     "mel_filters",
     "sigmoid",
     "softmax",
+    "top_log_probs",
     "vad_step",
 ]

@@ -16,6 +16,7 @@ from .reference_ears import (
     mel_filters,
     sigmoid,
     softmax,
+    top_log_probs,
     vad_step,
 )
 
@@ -34,5 +35,6 @@ __all__ = [
     "mel_filters",
     "sigmoid",
     "softmax",
+    "top_log_probs",
     "vad_step",
 ]

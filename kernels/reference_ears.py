@@ -189,3 +189,17 @@ def vad_step(w: VadWeights, x: F32, h: F32, c: F32) -> tuple[F32, F32, F32]:
     zero = np.zeros_like(w.lstm_b)
     h, c = lstm_cell(features, h, c, w.lstm_w[:, :128], w.lstm_w[:, 128:], w.lstm_b, zero)
     return sigmoid(np.maximum(h, 0) @ w.out_w + w.out_b), h, c
+
+
+# --- choosing tokens -------------------------------------------------------------------------------------------------
+
+
+def top_log_probs(logits: F32, k: int) -> tuple[F32, NDArray[np.int64]]:
+    """The k most likely entries of each row after softmax: (log-probabilities [M, k], indices int64 [M, k]).
+
+    Falling probability, ties by lower index. logits [M, V]; entries of -inf are impossible and may only be returned
+    when fewer than k others exist.
+    """
+    log_probs = log_softmax(logits)
+    order = np.argsort(-log_probs, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(log_probs, order, 1), order.astype(np.int64)
