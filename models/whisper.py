@@ -1,0 +1,325 @@
+"""Whisper (Radford et al. 2022): log-mel front end, encoder, decoder with a KV cache, as functions over weights.
+
+Owns the graph. It refuses to know how tokens are chosen (whisper_decode) or when to listen (whisper_stream).
+Checkpoints: tiny.en and base as converted for CTranslate2, whose names the weights keep: in each block `linear_0` of
+self-attention is q, k, v stacked, `linear_1` its output; in cross-attention `linear_0` is q, `linear_1` k and v
+stacked, `linear_2` the output; the head is the token embedding, transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from bargein.kernels import cpu
+
+from .errors import WeightsError
+from .weights_io import read_config, read_tensors
+
+F32 = NDArray[np.float32]
+I64 = NDArray[np.int64]
+
+SAMPLE_RATE = 16000
+N_FFT = 400
+HOP = 160  # 10 ms a mel frame; two frames an encoder position
+WINDOW_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Hyperparameters, read from the checkpoint."""
+
+    width: int
+    heads: int
+    encoder_layers: int
+    decoder_layers: int
+    mels: int
+    audio_positions: int  # 1500: 30 s
+    text_positions: int  # 448
+    vocab: int
+    suppress: tuple[int, ...]  # never written: symbols that aren't speech
+    suppress_begin: tuple[int, ...]  # not written first: a blank, the end
+    alignment_heads: tuple[tuple[int, int], ...]  # (layer, head) whose cross-attention follows the sound
+
+    @property
+    def scale(self) -> float:
+        """Attention's factor on q . k."""
+        return float((self.width // self.heads) ** -0.5)
+
+
+class Special(NamedTuple):
+    """The control tokens of a tokenizer."""
+
+    eot: int
+    sot: int
+    transcribe: int
+    translate: int
+    sot_prev: int
+    no_speech: int
+    no_timestamps: int
+    timestamp_begin: int  # <|0.00|>; each following token is 0.02 s later
+    languages: dict[str, int]  # "en" -> token; empty for an English-only model
+
+
+class Model(NamedTuple):
+    """A loaded checkpoint."""
+
+    cfg: Config
+    w: dict[str, F32]
+    tokenizer: Tokenizer
+    special: Special
+
+
+class Cross(NamedTuple):
+    """An encoded sound as the decoder sees it: keys and values [heads, T, head_dim], one pair a decoder layer."""
+
+    k: tuple[F32, ...]
+    v: tuple[F32, ...]
+
+
+class Cache(NamedTuple):
+    """Self-attention keys and values of B hypotheses: [B, S, width] a decoder layer. Only written in place."""
+
+    k: tuple[F32, ...]
+    v: tuple[F32, ...]
+
+
+# --- loading ---------------------------------------------------------------------------------------------------------
+
+
+def _shapes(c: Config) -> dict[str, tuple[int, ...]]:
+    d = c.width
+    out: dict[str, tuple[int, ...]] = {
+        "encoder/conv1/weight": (d, c.mels, 3),
+        "encoder/conv1/bias": (d,),
+        "encoder/conv2/weight": (d, d, 3),
+        "encoder/conv2/bias": (d,),
+        "encoder/position_encodings/encodings": (c.audio_positions, d),
+        "decoder/position_encodings/encodings": (c.text_positions, d),
+        "decoder/embeddings/weight": (c.vocab, d),
+    }
+
+    def linear(name: str, rows: int, cols: int) -> None:
+        out[f"{name}/weight"], out[f"{name}/bias"] = (rows, cols), (rows,)
+
+    def norm(name: str) -> None:
+        out[f"{name}/gamma"] = out[f"{name}/beta"] = (d,)
+
+    for side, layers in (("encoder", c.encoder_layers), ("decoder", c.decoder_layers)):
+        norm(f"{side}/layer_norm")
+        for i in range(layers):
+            p = f"{side}/layer_{i}"
+            norm(f"{p}/self_attention/layer_norm")
+            linear(f"{p}/self_attention/linear_0", 3 * d, d)
+            linear(f"{p}/self_attention/linear_1", d, d)
+            norm(f"{p}/ffn/layer_norm")
+            linear(f"{p}/ffn/linear_0", 4 * d, d)
+            linear(f"{p}/ffn/linear_1", d, 4 * d)
+            if side == "decoder":
+                norm(f"{p}/attention/layer_norm")
+                linear(f"{p}/attention/linear_0", d, d)
+                linear(f"{p}/attention/linear_1", 2 * d, d)
+                linear(f"{p}/attention/linear_2", d, d)
+    return out
+
+
+def _special(tokenizer: Tokenizer, path: Path) -> Special:
+    def need(*names: str) -> int:
+        for name in names:
+            token = tokenizer.token_to_id(name)
+            if token is not None:
+                return int(token)
+        raise WeightsError(path, f"has no token {names[0]}; delete the folder and run `bargein models pull`")
+
+    sot, transcribe, translate = need("<|startoftranscript|>"), need("<|transcribe|>"), need("<|translate|>")
+    languages: dict[str, int] = {}
+    if sot != need("<|endoftext|>"):
+        for token in range(sot + 1, min(transcribe, translate)):
+            name = tokenizer.id_to_token(token) or ""
+            if name.startswith("<|") and name.endswith("|>") and len(name) <= 7:
+                languages[name[2:-2]] = token
+    no_timestamps = need("<|notimestamps|>")
+    return Special(
+        eot=need("<|endoftext|>"),
+        sot=sot,
+        transcribe=transcribe,
+        translate=translate,
+        sot_prev=need("<|startofprev|>"),
+        no_speech=need("<|nospeech|>", "<|nocaptions|>"),
+        no_timestamps=no_timestamps,
+        timestamp_begin=no_timestamps + 1,
+        languages=languages,
+    )
+
+
+def load(folder: Path) -> Model:
+    """Read a converted folder. Raises WeightsError naming what's missing, unknown or misshapen."""
+    raw = read_config(folder)
+    try:
+        cfg = Config(
+            **{
+                **{k: v for k, v in raw.items() if k != "model"},
+                "suppress": tuple(raw["suppress"]),
+                "suppress_begin": tuple(raw["suppress_begin"]),
+                "alignment_heads": tuple((int(a), int(b)) for a, b in raw["alignment_heads"]),
+            }
+        )
+    except (KeyError, TypeError, ValueError) as problem:
+        raise WeightsError(folder / "config.json", f"not a Whisper configuration ({problem}); convert anew") from None
+    w = read_tensors(folder, _shapes(cfg))
+    for name in ("encoder/conv1/weight", "encoder/conv2/weight"):
+        w[name] = np.ascontiguousarray(w[name].transpose(0, 2, 1))  # [O, C, k] to time-first [O, k, C]
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as problem:  # the tokenizers library raises bare Exception
+        raise WeightsError(path, f"unreadable ({problem}); delete the folder and run `bargein models pull`") from None
+    special = _special(tokenizer, path)
+    # English-only files number their language and task tokens without holding languages; the vocabulary tells.
+    return Model(cfg, w, tokenizer, special if cfg.vocab >= 51865 else special._replace(languages={}))
+
+
+# --- front end -------------------------------------------------------------------------------------------------------
+
+_FILTERS: dict[int, F32] = {}
+
+
+def filters(mels: int) -> F32:
+    """The mel filters [mels, 201], computed once."""
+    if mels not in _FILTERS:
+        _FILTERS[mels] = cpu.mel_filters(SAMPLE_RATE, N_FFT, mels)
+    return _FILTERS[mels]
+
+
+def scale_log_mel(frames: F32) -> F32:
+    """Whisper's compression of log10 mel power: at most 8 decades below the loudest, then (x + 4) / 4. [T, mels]."""
+    return (np.maximum(frames, frames.max() - np.float32(8.0)) + np.float32(4.0)) / np.float32(4.0)
+
+
+def log_mel(audio: F32, num_frames: int, mels: int = 80, ops: ModuleType = cpu) -> F32:
+    """Log-mel features [num_frames, mels] of float32 audio [n] at 16 kHz, followed by silence up to num_frames * 10 ms.
+
+    Frames are centred: half a window is reflected in front (the original's `center=True`).
+    """
+    sound = np.zeros(num_frames * HOP, np.float32)
+    n = min(len(audio), len(sound))
+    sound[:n] = audio[:n]
+    padded = np.pad(sound, N_FFT // 2, mode="reflect")
+    return scale_log_mel(ops.log_mel_frames(padded, filters(mels), N_FFT, HOP)[:num_frames])
+
+
+# --- encoder ---------------------------------------------------------------------------------------------------------
+
+
+def encoder_steps(m: Model, mel: F32, ops: ModuleType = cpu) -> Generator[None, None, F32]:
+    """`encode`, yielding between bounded pieces of work; the generator's return value is the result."""
+    c, w = m.cfg, m.w
+    x = ops.gelu(ops.conv1d(mel, w["encoder/conv1/weight"], w["encoder/conv1/bias"], 1, 1))  # [T, D]
+    yield
+    x = ops.gelu(ops.conv1d(x, w["encoder/conv2/weight"], w["encoder/conv2/bias"], 2, 1))  # [T / 2, D]
+    x += w["encoder/position_encodings/encodings"][: x.shape[0]]
+    d = c.width
+    for i in range(c.encoder_layers):
+        yield
+        p = f"encoder/layer_{i}/self_attention"
+        y = ops.layer_norm(x, w[f"{p}/layer_norm/gamma"], w[f"{p}/layer_norm/beta"])
+        qkv = ops.linear(y, w[f"{p}/linear_0/weight"], w[f"{p}/linear_0/bias"])  # [T / 2, 3 D]
+        yield
+        y = ops.attention(qkv[:, :d], qkv[:, d : 2 * d], qkv[:, 2 * d :], c.heads, c.scale)
+        yield
+        x += ops.linear(y, w[f"{p}/linear_1/weight"], w[f"{p}/linear_1/bias"])
+        x += _ffn(w, f"encoder/layer_{i}/ffn", x, ops)
+    return ops.layer_norm(x, w["encoder/layer_norm/gamma"], w["encoder/layer_norm/beta"])
+
+
+def _ffn(w: dict[str, F32], p: str, x: F32, ops: ModuleType) -> F32:
+    y = ops.layer_norm(x, w[f"{p}/layer_norm/gamma"], w[f"{p}/layer_norm/beta"])
+    y = ops.gelu(ops.linear(y, w[f"{p}/linear_0/weight"], w[f"{p}/linear_0/bias"]))
+    return ops.linear(y, w[f"{p}/linear_1/weight"], w[f"{p}/linear_1/bias"])
+
+
+def run(steps: Generator[None, None, F32]) -> F32:
+    """Exhaust a stepwise computation and return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value
+
+
+def encode(m: Model, mel: F32, ops: ModuleType = cpu) -> F32:
+    """Encoder output [T / 2, width] for log-mel features [T, mels], T even and at most 3000.
+
+    T below 3000 gives the encoder less context than it was trained on: the positions are those of the window's start.
+    """
+    return run(encoder_steps(m, mel, ops))
+
+
+def cross(m: Model, encoded: F32, ops: ModuleType = cpu) -> Cross:
+    """Cross-attention keys and values of an encoded sound [T, width]; computed once, used at every token."""
+    c, w = m.cfg, m.w
+    keys, values = [], []
+    for i in range(c.decoder_layers):
+        p = f"decoder/layer_{i}/attention/linear_1"
+        kv = ops.linear(encoded, w[f"{p}/weight"], w[f"{p}/bias"]).reshape(-1, 2, c.heads, c.width // c.heads)
+        keys.append(np.ascontiguousarray(kv[:, 0].transpose(1, 0, 2)))
+        values.append(np.ascontiguousarray(kv[:, 1].transpose(1, 0, 2)))
+    return Cross(tuple(keys), tuple(values))
+
+
+# --- decoder ---------------------------------------------------------------------------------------------------------
+
+
+def init_cache(m: Model, rows: int, length: int | None = None) -> Cache:
+    """Room for `rows` hypotheses of `length` tokens (the model's 448 unless told)."""
+    shape = (rows, min(length or m.cfg.text_positions, m.cfg.text_positions), m.cfg.width)
+    layers = range(m.cfg.decoder_layers)
+    return Cache(tuple(np.zeros(shape, np.float32) for _ in layers), tuple(np.zeros(shape, np.float32) for _ in layers))
+
+
+def reorder(cache: Cache, order: I64, length: int) -> None:
+    """Hypothesis i continues what was hypothesis order[i], for the first `length` positions."""
+    if np.array_equal(order, np.arange(len(order))):
+        return
+    for part in (*cache.k, *cache.v):
+        part[: len(order), :length] = part[order, :length]
+
+
+def decoder_hidden(
+    m: Model, x: Cross, cache: Cache, tokens: I64, rows: I64, positions: I64, ops: ModuleType = cpu
+) -> F32:
+    """Final hidden states [M, width] of M tokens, token i at `positions[i]` of hypothesis `rows[i]`.
+
+    tokens, rows, positions int64 [M]. Writes the tokens' keys and values to the cache; a token sees its hypothesis
+    up to itself, so several tokens of one hypothesis in rising positions are one causal block.
+    """
+    c, w, d = m.cfg, m.w, m.cfg.width
+    h = w["decoder/embeddings/weight"][tokens] + w["decoder/position_encodings/encodings"][positions]  # [M, D]
+    for i in range(c.decoder_layers):
+        p = f"decoder/layer_{i}/self_attention"
+        y = ops.layer_norm(h, w[f"{p}/layer_norm/gamma"], w[f"{p}/layer_norm/beta"])
+        qkv = ops.linear(y, w[f"{p}/linear_0/weight"], w[f"{p}/linear_0/bias"])  # [M, 3 D]
+        cache.k[i][rows, positions] = qkv[:, d : 2 * d]
+        cache.v[i][rows, positions] = qkv[:, 2 * d :]
+        q = np.ascontiguousarray(qkv[:, :d])
+        y = ops.attention_cached(q, cache.k[i], cache.v[i], rows, positions + 1, c.heads, c.scale)
+        h += ops.linear(y, w[f"{p}/linear_1/weight"], w[f"{p}/linear_1/bias"])
+        p = f"decoder/layer_{i}/attention"
+        y = ops.layer_norm(h, w[f"{p}/layer_norm/gamma"], w[f"{p}/layer_norm/beta"])
+        q = ops.linear(y, w[f"{p}/linear_0/weight"], w[f"{p}/linear_0/bias"])
+        y = ops.attention_cross(q, x.k[i], x.v[i], c.scale)
+        h += ops.linear(y, w[f"{p}/linear_2/weight"], w[f"{p}/linear_2/bias"])
+        h += _ffn(w, f"decoder/layer_{i}/ffn", h, ops)
+    return ops.layer_norm(h, w["decoder/layer_norm/gamma"], w["decoder/layer_norm/beta"])
+
+
+def logits(m: Model, hidden: F32, ops: ModuleType = cpu) -> F32:
+    """Scores over the vocabulary [M, vocab] from final hidden states [M, width]; the head is the embedding."""
+    return ops.linear(hidden, m.w["decoder/embeddings/weight"])
