@@ -1,0 +1,15 @@
+"""The ops as the CPU runs them: BLAS for large products, Numba for the memory-bound rest."""
+
+# -- speech synthesis and chat decoding ------------------------------------------------------------------------------
+from .cpu_tts import (  # noqa: F401
+    bias_gelu,
+    depthwise_conv_norm,
+    encoder_attention,
+    gaussian_rows,
+    harmonic_source,
+    overlap_add,
+    row_norm,
+    scaled_residual,
+    stft_rows,
+    vocoder_spectrum,
+)
