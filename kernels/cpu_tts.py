@@ -94,7 +94,7 @@ def _normalize_row(row, gamma, beta, eps):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(**_JIT)
-def _depthwise_conv_norm(x, weight, bias, gamma, beta, eps, out):  # type: ignore[no-untyped-def]
+def _depthwise_conv_norm(x, weight, bias, gamma, beta, dilation, eps, out):  # type: ignore[no-untyped-def]
     taps, width = weight.shape
     for t in range(out.shape[0]):
         row = out[t]
@@ -103,26 +103,28 @@ def _depthwise_conv_norm(x, weight, bias, gamma, beta, eps, out):  # type: ignor
                 row[c] = (
                     bias[c]
                     + x[t, c] * weight[0, c]
-                    + x[t + 1, c] * weight[1, c]
-                    + x[t + 2, c] * weight[2, c]
-                    + x[t + 3, c] * weight[3, c]
-                    + x[t + 4, c] * weight[4, c]
-                    + x[t + 5, c] * weight[5, c]
-                    + x[t + 6, c] * weight[6, c]
+                    + x[t + dilation, c] * weight[1, c]
+                    + x[t + 2 * dilation, c] * weight[2, c]
+                    + x[t + 3 * dilation, c] * weight[3, c]
+                    + x[t + 4 * dilation, c] * weight[4, c]
+                    + x[t + 5 * dilation, c] * weight[5, c]
+                    + x[t + 6 * dilation, c] * weight[6, c]
                 )
         else:
             for c in range(width):
                 row[c] = bias[c]
             for k in range(taps):
                 for c in range(width):
-                    row[c] += x[t + k, c] * weight[k, c]
+                    row[c] += x[t + k * dilation, c] * weight[k, c]
         _normalize_row(row, gamma, beta, eps)
 
 
-def depthwise_conv_norm(x: F32, weight: F32, bias: F32, gamma: F32, beta: F32, eps: float = 1e-5) -> F32:
+def depthwise_conv_norm(
+    x: F32, weight: F32, bias: F32, gamma: F32, beta: F32, dilation: int = 1, eps: float = 1e-5
+) -> F32:
     """Depthwise convolution over time without padding, then layer norm over channels; see the reference."""
-    out = np.empty((x.shape[0] - weight.shape[0] + 1, x.shape[1]), np.float32)
-    _depthwise_conv_norm(x, weight, bias, gamma, beta, eps, out)
+    out = np.empty((x.shape[0] - (weight.shape[0] - 1) * dilation, x.shape[1]), np.float32)
+    _depthwise_conv_norm(x, weight, bias, gamma, beta, dilation, eps, out)
     return out
 
 

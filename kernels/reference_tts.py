@@ -15,17 +15,19 @@ F32 = NDArray[np.float32]
 C64 = NDArray[np.complex64]
 
 
-def depthwise_conv_norm(x: F32, weight: F32, bias: F32, gamma: F32, beta: F32, eps: float = 1e-5) -> F32:
+def depthwise_conv_norm(
+    x: F32, weight: F32, bias: F32, gamma: F32, beta: F32, dilation: int = 1, eps: float = 1e-5
+) -> F32:
     """Depthwise convolution over time without padding, then layer norm over channels.
 
-    x [T + K - 1, C], weight [K, C] (tap first), bias, gamma, beta [C] -> [T, C].
+    x [T + (K - 1) dilation, C], weight [K, C] (tap first), bias, gamma, beta [C] -> [T, C].
     The first half of a ConvNeXt block (Liu et al. 2022).
     """
     taps = weight.shape[0]
-    rows = x.shape[0] - taps + 1
+    rows = x.shape[0] - (taps - 1) * dilation
     y = np.zeros((rows, x.shape[1]), np.float64)
     for k in range(taps):
-        y += x[k : k + rows].astype(np.float64) * weight[k]
+        y += x[k * dilation : k * dilation + rows].astype(np.float64) * weight[k]
     y += bias
     mean = y.mean(axis=1, keepdims=True)
     variance = y.var(axis=1, keepdims=True)

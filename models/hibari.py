@@ -40,7 +40,7 @@ class Config(NamedTuple):
     prosody_width: int = 192
     decoder_width: int = 256
     decoder_layers: int = 8
-    prosody_layers: int = 6
+    prosody_dilations: tuple[int, ...] = (1, 2, 4, 8, 1, 2)
     text_layers: int = 2
     sample_rate: int = 24000
     hop: int = 300
@@ -143,7 +143,7 @@ def expected_shapes(cfg: Config) -> dict[str, tuple[int, ...]]:
     shapes |= {"pn.dur.0.weight": (p, p, 3), "pn.dur.0.bias": (p,), "pn.dur.2.weight": (1, p, 1), "pn.dur.2.bias": (1,)}
     shapes |= {"pn.pro_in.weight": (p, p, 1), "pn.pro_in.bias": (p,)}
     shapes |= {"pn.pro_out.weight": (4, p, 1), "pn.pro_out.bias": (4,)}
-    for i in range(cfg.prosody_layers):
+    for i in range(len(cfg.prosody_dilations)):
         shapes |= _block_shapes(f"pn.pro.{i}.", p, 2 * p, 7)
     shapes |= {"m.dec_in.weight": (d, cfg.acoustic_width + 2, 7), "m.dec_in.bias": (d,)}
     for i in range(cfg.decoder_layers):
@@ -230,12 +230,14 @@ def load(directory: Path, ops: Any = cpu) -> Model:
 # -- the graph -------------------------------------------------------------------------------------------------------
 
 
-def _block(w: Weights, p: str, x: F32, ops: Any) -> F32:
-    """ConvNeXt block without padding: x [T + K - 1, C] -> [T, C]."""
-    taps = w[p + "dw.weight"].shape[0]
-    y = ops.depthwise_conv_norm(x, w[p + "dw.weight"], w[p + "dw.bias"], w[p + "norm.weight"], w[p + "norm.bias"])
+def _block(w: Weights, p: str, x: F32, ops: Any, dilation: int = 1) -> F32:
+    """ConvNeXt block without padding: x [T + (K - 1) dilation, C] -> [T, C]."""
+    side = w[p + "dw.weight"].shape[0] // 2 * dilation
+    y = ops.depthwise_conv_norm(
+        x, w[p + "dw.weight"], w[p + "dw.bias"], w[p + "norm.weight"], w[p + "norm.bias"], dilation
+    )
     y = ops.bias_gelu(y @ w[p + "pw1.weight"], w[p + "pw1.bias"])
-    centre = x[taps // 2 : x.shape[0] - taps // 2]
+    centre = x[side : x.shape[0] - side]
     result: F32 = ops.scaled_residual(centre, y @ w[p + "pw2.weight"], w[p + "pw2.bias"], w[p + "gamma"])
     return result
 
@@ -283,8 +285,8 @@ def durations(w: Weights, encoded: F32, speed: float, ops: Any = cpu) -> NDArray
 def prosody(w: Weights, spread: F32, cfg: Config, ops: Any = cpu) -> tuple[F32, F32]:
     """Prosody encodings spread over 25 ms frames [F, 192] -> pitch in Hz [2 F] and voicing [2 F], at 12.5 ms."""
     x = spread @ w["pn.pro_in.weight"] + w["pn.pro_in.bias"]
-    for i in range(cfg.prosody_layers):
-        x = _block(w, f"pn.pro.{i}.", _pad(x, 3), ops)
+    for i, dilation in enumerate(cfg.prosody_dilations):
+        x = _block(w, f"pn.pro.{i}.", _pad(x, 3 * dilation), ops, dilation)
     out = x @ w["pn.pro_out.weight"] + w["pn.pro_out.bias"]  # [F, 4]: two pitches, two voicings
     f0 = np.ascontiguousarray(out[:, :2]).reshape(-1) * np.float32(100.0)
     return f0, np.ascontiguousarray(out[:, 2:]).reshape(-1) * np.float32(5.0)
@@ -411,14 +413,18 @@ class _Trimmer:
 def _word_times(
     ids_word: list[int], frames: NDArray[np.int64], frame_s: float
 ) -> dict[int, tuple[float, float]]:
-    """word index -> (start, end) in seconds of the untrimmed audio, from the durations of its phonemes."""
+    """word index -> (start, end) in seconds of the untrimmed audio, from the durations of its phonemes.
+
+    A phoneme before a pause is given part of the pause's frames: no more than 150 ms of it count as the word.
+    """
     ends = np.cumsum(frames) * frame_s
     spans: dict[int, tuple[float, float]] = {}
     for position, word in enumerate(ids_word):
         if word < 0:
             continue
         start = float(ends[position] - frames[position] * frame_s)
-        spans[word] = (spans[word][0] if word in spans else start, float(ends[position]))
+        end = min(float(ends[position]), start + 0.15) if ids_word[position + 1] < 0 else float(ends[position])
+        spans[word] = (spans[word][0] if word in spans else start, end)
     return spans
 
 
