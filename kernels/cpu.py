@@ -1,6 +1,16 @@
 """The ops as the CPU runs them: BLAS for large products, Numba for the memory-bound rest."""
 
 # -- speech synthesis and chat decoding ------------------------------------------------------------------------------
+from .cpu_int8 import (  # noqa: F401
+    Int8Matrix,
+    activation_limit,
+    embedding_rows,
+    linear_int8,
+    pack_rows,
+    quantize_activations,
+    quantize_rows,
+    unpack_rows,
+)
 from .cpu_tts import (  # noqa: F401
     bias_gelu,
     depthwise_conv_norm,

@@ -1,6 +1,16 @@
 """Every op's definition in plain NumPy, float32: what each implementation is tested against."""
 
 # -- speech synthesis and chat decoding ------------------------------------------------------------------------------
+from .reference_int8 import (  # noqa: F401
+    Int8Matrix,
+    activation_limit,
+    embedding_rows,
+    linear_int8,
+    pack_rows,
+    quantize_activations,
+    quantize_rows,
+    unpack_rows,
+)
 from .reference_tts import (  # noqa: F401
     bias_gelu,
     depthwise_conv_norm,

@@ -26,7 +26,7 @@ from .g2p import OovConfig, Pronouncer, Utterance, load_pronouncer, oov_phonemes
 
 F32 = NDArray[np.float32]
 C64 = NDArray[np.complex64]
-Weights = dict[str, F32]
+Weights = dict[str, Any]  # float32 arrays, and Int8Matrix where the checkpoint is int8
 
 
 class Config(NamedTuple):
@@ -169,8 +169,8 @@ def oov_shapes(cfg: OovConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _read_checked(path: Path, shapes: dict[str, tuple[int, ...]]) -> Weights:
-    """All tensors of a safetensors file as float32 (int8 ones dequantized), exactly the expected names and shapes."""
+def _read_checked(path: Path, shapes: dict[str, tuple[int, ...]], ops: Any) -> Weights:
+    """All tensors of a safetensors file, exactly the expected names and shapes; int8 ones packed for the ops."""
     try:
         stored = load_file(str(path))
     except FileNotFoundError:
@@ -183,12 +183,13 @@ def _read_checked(path: Path, shapes: dict[str, tuple[int, ...]]) -> Weights:
         if array is None or array.shape != shape:
             found = "missing" if array is None else f"{array.shape}"
             raise WeightsError(path, f"tensor {name} should be {shape}, is {found}; run `bargein models pull` again")
-        if array.dtype in (np.int8, np.uint8):
+        if array.dtype == np.int8:
             scale, zero = stored.pop(name + ".scale", None), stored.pop(name + ".zero_point", None)
-            if scale is None or zero is None:
-                raise WeightsError(path, f"tensor {name} has no scale; run `bargein models pull` again")
-            array = (array.astype(np.float32) - zero.astype(np.float32)) * scale.astype(np.float32)
-        elif array.dtype != np.float32:
+            if scale is None or zero is None or zero.any():
+                raise WeightsError(path, f"tensor {name} has no symmetric scale; run `bargein models pull` again")
+            weights[name] = ops.pack_rows(array.T, np.full(array.shape[1], scale[0], np.float32))
+            continue
+        if array.dtype != np.float32:
             raise WeightsError(path, f"tensor {name} is {array.dtype}; run `bargein models pull` again")
         weights[name] = array
     if stored:
@@ -200,11 +201,13 @@ def _time_major(weights: Weights) -> Weights:
     """Convolutions as the ops want them: depthwise [taps, C]; full ones as a matrix [taps * C_in, C_out]."""
     ready: Weights = {}
     for name, array in weights.items():
-        if name.endswith("dw.weight"):
-            array = array[:, 0, :].T
-        elif array.ndim == 3:
-            array = array.transpose(2, 1, 0).reshape(-1, array.shape[0])
-        ready[name] = np.ascontiguousarray(array)
+        if isinstance(array, np.ndarray):
+            if name.endswith("dw.weight"):
+                array = array[:, 0, :].T
+            elif array.ndim == 3:
+                array = array.transpose(2, 1, 0).reshape(-1, array.shape[0])
+            array = np.ascontiguousarray(array)
+        ready[name] = array
     return ready
 
 
@@ -222,8 +225,8 @@ def load(directory: Path, ops: Any = cpu) -> Model:
         oov_cfg = OovConfig(tuple(raw["oov"]["chars"]), tuple(raw["oov"]["phonemes"]), max_chars=raw["oov"]["max_chars"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise WeightsError(path, f"not a hibari config ({error}); run `bargein models pull`") from error
-    weights = _time_major(_read_checked(directory / "model.safetensors", expected_shapes(cfg)))
-    oov = _read_checked(directory / "oov.safetensors", oov_shapes(oov_cfg))
+    weights = _time_major(_read_checked(directory / "model.safetensors", expected_shapes(cfg), ops))
+    oov = _read_checked(directory / "oov.safetensors", oov_shapes(oov_cfg), ops)
     return Model(cfg, weights, load_pronouncer(directory, partial(oov_phonemes, oov, oov_cfg, ops=ops)))
 
 
@@ -236,9 +239,11 @@ def _block(w: Weights, p: str, x: F32, ops: Any, dilation: int = 1) -> F32:
     y = ops.depthwise_conv_norm(
         x, w[p + "dw.weight"], w[p + "dw.bias"], w[p + "norm.weight"], w[p + "norm.bias"], dilation
     )
-    y = ops.bias_gelu(y @ w[p + "pw1.weight"], w[p + "pw1.bias"])
+    y = ops.bias_gelu(ops.linear_int8(y, w[p + "pw1.weight"]), w[p + "pw1.bias"])
     centre = x[side : x.shape[0] - side]
-    result: F32 = ops.scaled_residual(centre, y @ w[p + "pw2.weight"], w[p + "pw2.bias"], w[p + "gamma"])
+    result: F32 = ops.scaled_residual(
+        centre, ops.linear_int8(y, w[p + "pw2.weight"]), w[p + "pw2.bias"], w[p + "gamma"]
+    )
     return result
 
 
@@ -247,10 +252,10 @@ def _pad(x: F32, rows: int) -> F32:
 
 
 def _windows(x: F32, taps: int) -> F32:
-    """Rows of `taps` neighbouring frames side by side: x [T + taps - 1, C] -> [T, taps * C], a view where possible."""
+    """Rows of `taps` neighbouring frames side by side: x [T + taps - 1, C] -> [T, taps * C]."""
     rows, width = x.shape[0] - taps + 1, x.shape[1]
     x = np.ascontiguousarray(x)
-    return np.lib.stride_tricks.as_strided(x, (rows, taps * width), (x.strides[0], x.strides[1]))
+    return np.lib.stride_tricks.as_strided(x, (rows, taps * width), x.strides).copy()
 
 
 def encode_text(w: Weights, stack: str, ids: NDArray[np.int64], passes: int, cfg: Config, ops: Any = cpu) -> F32:
@@ -263,12 +268,12 @@ def encode_text(w: Weights, stack: str, ids: NDArray[np.int64], passes: int, cfg
     a = t + "attn."
     for _ in range(passes):
         y = ops.row_norm(x, w[a + "norm1.weight"], w[a + "norm1.bias"])
-        qkv = y @ w[a + "self_attn.in_proj_weight"] + w[a + "self_attn.in_proj_bias"]
-        x = x + (ops.encoder_attention(qkv, cfg.heads) @ w[a + "self_attn.out_proj.weight"])
+        qkv = ops.linear_int8(y, w[a + "self_attn.in_proj_weight"]) + w[a + "self_attn.in_proj_bias"]
+        x = x + ops.linear_int8(ops.encoder_attention(qkv, cfg.heads), w[a + "self_attn.out_proj.weight"])
         x += w[a + "self_attn.out_proj.bias"]
         y = ops.row_norm(x, w[a + "norm2.weight"], w[a + "norm2.bias"])
-        y = ops.bias_gelu(y @ w[a + "linear1.weight"], w[a + "linear1.bias"])
-        x = x + y @ w[a + "linear2.weight"]
+        y = ops.bias_gelu(ops.linear_int8(y, w[a + "linear1.weight"]), w[a + "linear1.bias"])
+        x = x + ops.linear_int8(y, w[a + "linear2.weight"])
         x += w[a + "linear2.bias"]
     result: F32 = ops.row_norm(x, w[t + "norm.weight"], w[t + "norm.bias"])
     return result
@@ -326,8 +331,7 @@ def decode_frames(w: Weights, state: DecoderState, x: F32, last: bool, cfg: Conf
         else:
             x = _block(w, f"m.dec.{layer - 1}.", x, ops)
     x = ops.row_norm(x, w["m.dec_norm.weight"], w["m.dec_norm.bias"])
-    head: F32 = x @ w["m.head.weight"]
-    head += w["m.head.bias"]
+    head: F32 = ops.linear_int8(x, w["m.head.weight"]) + w["m.head.bias"]  # contiguous, which the vocoder's loop wants
     return head
 
 
