@@ -166,7 +166,10 @@ class Generated(Message, frozen=True):
 
 
 class Speech(Message, frozen=True):
-    """tts: a stretch of 24 kHz audio of the phrase; the last one carries (start_ms, end_ms) per piece."""
+    """tts: a stretch of 24 kHz audio of the phrase, with (start_ms, end_ms) of the next pieces, in order.
+
+    A piece's times come with or before its audio; after the one that is `final` every piece has had them.
+    """
 
     pcm: bytes
     times_ms: tuple[tuple[int, int], ...]

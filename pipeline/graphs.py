@@ -47,7 +47,7 @@ def call_graph(
     g = Graph()
     g.node("chat", lambda: chat_node(prompts, text, source, epochs, tell, now))
     g.node("speakable", lambda: speakable_node(text, phrases))
-    g.node("tts", lambda: tts_node(phrases, audio, mouth, tell, now, playout.buffered_ms))
+    g.node("tts", lambda: tts_node(phrases, audio, mouth, epochs, tell, now, playout.buffered_ms))
     g.node("playout", lambda: playout.run(audio))
     g.edge("machine", "chat", prompts)
     g.edge("chat", "speakable", text)

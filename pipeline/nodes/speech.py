@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 from bargein.engine import protocol as p
@@ -12,7 +12,7 @@ from bargein.realtime import events as e
 from bargein.realtime.conversation import SpokenWord
 from bargein.realtime.ids import Epoch
 
-from ..channel import Channel
+from ..channel import Channel, Epochs
 from ..messages import PhraseToSay, SpokenAudio, TextPiece
 from ..speakable import Piece, Speaker
 
@@ -37,41 +37,48 @@ async def speakable_node(inp: Channel[TextPiece], out: Channel[PhraseToSay]) -> 
             await out.send(PhraseToSay(epoch, None, True, piece.speed))
 
 
+class SpeechFailure(Exception):
+    """A phrase could not be synthesized."""
+
+
 class Mouth:
-    """The session's stream on the tts lane: one phrase at a time, answered by its audio."""
+    """The session's stream on the tts lane: one phrase at a time, answered by its audio in chunks."""
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
         self._stream: EngineStream | None = None
         self._tag = 0
-        self._answer: asyncio.Future[list[p.Speech]] | None = None
-        self._parts: list[p.Speech] = []
+        self._chunks: asyncio.Queue[p.Speech | SpeechFailure] = asyncio.Queue()
 
-    async def say(self, words: tuple[str, ...], speed: float, due_ms: float) -> list[p.Speech]:
-        """Synthesize; raises SpeechFailure or EngineUnavailable."""
+    async def say(self, words: tuple[str, ...], speed: float, due_ms: float) -> AsyncIterator[p.Speech]:
+        """Synthesize one phrase. Raises SpeechFailure or EngineUnavailable."""
         if self._stream is None or self._stream.closed:
             self._stream = self._engine.open(
                 "tts", {}, on_result=self._result, on_failed=self._failed, on_lost=self._lost
             )
         self._tag += 1
-        self._parts = []
-        self._answer = asyncio.get_running_loop().create_future()
+        self._chunks = asyncio.Queue()
         self._stream.feed(self._tag, p.Say(words, speed), due_ms)
+        finished = False
         try:
-            return await self._answer
+            while not finished:
+                chunk = await self._chunks.get()
+                if isinstance(chunk, SpeechFailure):
+                    finished = True
+                    raise chunk
+                finished = chunk.final
+                yield chunk
         finally:
-            if not self._answer.done() or self._answer.cancelled():
+            if not finished:
                 self._stream.cancel(self._tag)
 
     def _result(self, tag: int, body: p.Answer) -> None:
-        if tag == self._tag and isinstance(body, p.Speech) and self._answer and not self._answer.done():
-            self._parts.append(body)
-            if body.final:
-                self._answer.set_result(self._parts)
+        if tag == self._tag and isinstance(body, p.Speech):
+            self._chunks.put_nowait(body)
 
     def _failed(self, tag: int | None, message: str) -> None:
-        if (tag is None or tag == self._tag) and self._answer and not self._answer.done():
-            self._answer.set_exception(SpeechFailure(message))
+        if tag is None or tag == self._tag:
+            self._chunks.put_nowait(SpeechFailure(message))
 
     def _lost(self) -> None:
         self._failed(None, "the engine was lost")
@@ -81,53 +88,71 @@ class Mouth:
             self._stream.close()
 
 
-class SpeechFailure(Exception):
-    """A phrase could not be synthesized."""
-
-
 async def tts_node(
     inp: Channel[PhraseToSay],
     out: Channel[SpokenAudio],
     mouth: Mouth,
+    epochs: Epochs,
     tell: Tell,
     now: Now,
     buffered_ms: Callable[[], int],
 ) -> None:
-    """Phrases to audio. The machine hears of a phrase's words before any of its frames can leave.
+    """Phrases to audio. The machine hears of a word before any frame with it can leave.
 
     `buffered_ms`: audio that waits to be played; a phrase is due when it runs out.
     """
-    epoch, planned = Epoch(-1), 0
-    silent: tuple[Piece, ...] = ()  # unspoken pieces, told with the next words
+    reply = _Reply(Epoch(-1))
     while True:
         item = await inp.receive()
-        if item.epoch != epoch:
-            epoch, planned, silent = item.epoch, 0, ()
+        if item.epoch != reply.epoch:
+            reply = _Reply(item.epoch)
         if item.phrase is not None:
-            pieces = silent + item.phrase.pieces
+            pieces = reply.silent + item.phrase.pieces
             if not any(x.spoken for x in pieces):
-                silent = pieces
+                reply.silent = pieces
                 continue
-            silent = ()
+            reply.silent = ()
             try:
-                speech = await mouth.say(tuple(x.spoken for x in pieces), item.speed, buffered_ms())
+                async for chunk in mouth.say(tuple(x.spoken for x in pieces), item.speed, buffered_ms()):
+                    if not epochs.is_alive(item.epoch):
+                        break
+                    words, pieces = reply.timed(pieces, chunk.times_ms)
+                    audio = np.frombuffer(chunk.pcm, np.float32)
+                    reply.num_samples += len(audio)
+                    if words or len(audio):
+                        tell(e.PhrasePlanned(now(), item.epoch, words, reply.planned_ms))
+                        await out.send(SpokenAudio(item.epoch, audio, False))
             except (SpeechFailure, EngineUnavailable) as problem:
-                tell(e.SpeechFailed(now(), epoch, str(problem)))
+                tell(e.SpeechFailed(now(), item.epoch, str(problem)))
                 continue
-            times = next(s.times_ms for s in speech if s.times_ms)
-            words = tuple(
-                SpokenWord(x.original, planned // RATE_PER_MS + a, planned // RATE_PER_MS + b)
-                for x, (a, b) in zip(pieces, times, strict=True)
-            )
-            audio = [np.frombuffer(s.pcm, np.float32) for s in speech]
-            planned += sum(map(len, audio))
-            tell(e.PhrasePlanned(now(), epoch, words, planned // RATE_PER_MS))
-            for chunk in audio:
-                await out.send(SpokenAudio(epoch, chunk, False))
+            reply.start_ms = reply.planned_ms
         if item.last:
-            if silent:
-                end = planned // RATE_PER_MS
-                tell(e.PhrasePlanned(now(), epoch, tuple(SpokenWord(x.original, end, end) for x in silent), end))
-                silent = ()
-            await out.send(SpokenAudio(epoch, np.zeros(0, np.float32), True))
-            tell(e.SpeechDone(now(), epoch))
+            if reply.silent:
+                words, _ = reply.timed(reply.silent, ((0, 0),) * len(reply.silent))
+                tell(e.PhrasePlanned(now(), item.epoch, words, reply.planned_ms))
+            await out.send(SpokenAudio(item.epoch, np.zeros(0, np.float32), True))
+            tell(e.SpeechDone(now(), item.epoch))
+
+
+class _Reply:
+    """One reply on its way through the mouth."""
+
+    def __init__(self, epoch: Epoch) -> None:
+        self.epoch = epoch
+        self.num_samples = 0
+        self.start_ms = 0  # where the phrase in hand begins
+        self.silent: tuple[Piece, ...] = ()  # unspoken pieces, told with the next words
+
+    @property
+    def planned_ms(self) -> int:
+        return self.num_samples // RATE_PER_MS
+
+    def timed(
+        self, pieces: tuple[Piece, ...], times_ms: tuple[tuple[int, int], ...]
+    ) -> tuple[tuple[SpokenWord, ...], tuple[Piece, ...]]:
+        """The first pieces with their times within the reply, and the pieces left."""
+        words = tuple(
+            SpokenWord(x.original, self.start_ms + a, self.start_ms + b)
+            for x, (a, b) in zip(pieces, times_ms, strict=False)
+        )
+        return words, pieces[len(words) :]
