@@ -77,7 +77,8 @@ class ChatLane:
     ) -> Iterator[None]:
         session: _Session = stream.state
         w, cfg = self._model.weights, self._model.config
-        sampler = sampling.Sampler(chat_prompts.sampling_defaults(self._codec), temperature=body.temperature, seed=body.seed)
+        defaults = chat_prompts.sampling_defaults(self._codec)
+        sampler = sampling.Sampler(defaults, temperature=body.temperature, seed=body.seed)
         stop = chat_prompts.Stop(self._codec)
         text = Detokenizer(self._codec)
         limit = body.max_tokens or DEFAULT_MAX_TOKENS

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import aiohttp
+
 from bargein.engine import protocol as p
 from bargein.engine.client import EngineClient, EngineStream, EngineUnavailable
 from bargein.realtime import events as e

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from bargein.engine import protocol as p
 from bargein.engine.client import EngineClient, EngineStream, EngineUnavailable
 from bargein.realtime import effects as f
