@@ -1,7 +1,7 @@
 """The ops of `reference`, fast on a CPU: BLAS for the big products, Numba for the memory-bound rest."""
 
 # ears: Silero VAD, Whisper, smart-turn
-from .cpu_dense import (
+from .cpu_dense import (  # noqa: F401
     attention,
     attention_cached,
     attention_cross,
@@ -15,25 +15,30 @@ from .cpu_dense import (
     sigmoid,
     softmax,
 )
-from .cpu_top import top_log_probs
-from .cpu_vad import vad_step
-from .reference_ears import VadWeights, mel_filters
 
-__all__ = [
-    "VadWeights",
-    "attention",
-    "attention_cached",
-    "attention_cross",
-    "conv1d",
-    "gelu",
-    "layer_norm",
-    "linear",
-    "log_mel_frames",
-    "log_softmax",
-    "lstm_cell",
-    "mel_filters",
-    "sigmoid",
-    "softmax",
-    "top_log_probs",
-    "vad_step",
-]
+# -- speech synthesis and chat decoding ------------------------------------------------------------------------------
+from .cpu_int8 import (  # noqa: F401
+    Int8Matrix,
+    activation_limit,
+    embedding_rows,
+    linear_int8,
+    pack_rows,
+    quantize_activations,
+    quantize_rows,
+    unpack_rows,
+)
+from .cpu_top import top_log_probs  # noqa: F401
+from .cpu_tts import (  # noqa: F401
+    bias_gelu,
+    depthwise_conv_norm,
+    encoder_attention,
+    gaussian_rows,
+    harmonic_source,
+    overlap_add,
+    row_norm,
+    scaled_residual,
+    stft_rows,
+    vocoder_spectrum,
+)
+from .cpu_vad import vad_step  # noqa: F401
+from .reference_ears import VadWeights, mel_filters  # noqa: F401

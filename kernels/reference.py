@@ -1,7 +1,7 @@
 """The definition of every op, in NumPy, float32. `cpu` has the same names and signatures, fast."""
 
 # ears: Silero VAD, Whisper, smart-turn
-from .reference_ears import (
+from .reference_ears import (  # noqa: F401
     VadWeights,
     attention,
     attention_cached,
@@ -20,21 +20,26 @@ from .reference_ears import (
     vad_step,
 )
 
-__all__ = [
-    "VadWeights",
-    "attention",
-    "attention_cached",
-    "attention_cross",
-    "conv1d",
-    "gelu",
-    "layer_norm",
-    "linear",
-    "log_mel_frames",
-    "log_softmax",
-    "lstm_cell",
-    "mel_filters",
-    "sigmoid",
-    "softmax",
-    "top_log_probs",
-    "vad_step",
-]
+# -- speech synthesis and chat decoding ------------------------------------------------------------------------------
+from .reference_int8 import (  # noqa: F401
+    Int8Matrix,
+    activation_limit,
+    embedding_rows,
+    linear_int8,
+    pack_rows,
+    quantize_activations,
+    quantize_rows,
+    unpack_rows,
+)
+from .reference_tts import (  # noqa: F401
+    bias_gelu,
+    depthwise_conv_norm,
+    encoder_attention,
+    gaussian_rows,
+    harmonic_source,
+    overlap_add,
+    row_norm,
+    scaled_residual,
+    stft_rows,
+    vocoder_spectrum,
+)

@@ -11,9 +11,8 @@ from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-
 from bargein.kernels import cpu
+from numpy.typing import NDArray
 
 from .weights_io import read_config, read_tensors
 

@@ -15,10 +15,9 @@ from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
+from bargein.kernels import cpu
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-
-from bargein.kernels import cpu
 
 from .errors import WeightsError
 from .weights_io import read_config, read_tensors

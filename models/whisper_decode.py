@@ -14,9 +14,8 @@ from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-
 from bargein.kernels import cpu
+from numpy.typing import NDArray
 
 from . import whisper
 from .whisper import Cross, Model

@@ -1,0 +1,89 @@
+"""The stt lane: one stream per utterance. Audio is fed as it comes; a request says how much of it to transcribe.
+
+A `prepare` computes in advance what a later `final` will ask for: both are keyed by where the last voiced sample is, so
+the answer is adopted when nothing but silence has come since.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bargein.models import whisper_stream
+
+from .. import protocol as p
+from ..core import Stream
+
+
+@dataclass(slots=True)
+class _Session:
+    audio: whisper_stream.StreamState
+    answers: dict[int, p.Words] = field(default_factory=dict)  # by last voiced sample
+    running: int | None = None  # the last voiced sample that is being worked on
+    waiting: list[int] = field(default_factory=list)  # tags that want that answer
+
+
+class SttLane:
+    def __init__(self, model: whisper_stream.Model, options: whisper_stream.Options) -> None:
+        self._model, self._options = model, options
+
+    def open(self, stream: Stream) -> None:
+        language, prompt = stream.params.get("language"), stream.params.get("prompt")
+        options = whisper_stream.with_context(self._model, self._options, language, prompt)
+        stream.state = _Session(whisper_stream.StreamState(self._model, options))
+
+    def close(self, stream: Stream) -> None:
+        stream.state = None
+
+    def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
+        session: _Session = stream.state
+        if isinstance(body, p.Audio):
+            session.audio.feed(np.frombuffer(body.pcm, np.float32))
+            return None
+        if not isinstance(body, p.Transcribe):
+            raise ValueError(f"the stt lane takes no {type(body).__name__}")
+        voiced = body.voiced_samples
+        if body.kind == "final":
+            if (ready := session.answers.get(voiced)) is not None:
+                stream.send(tag, ready)
+                return None
+            if session.running == voiced:
+                session.waiting.append(tag)
+                return None
+        return self._transcribe(stream, tag, body)
+
+    def _transcribe(self, stream: Stream, tag: int, body: p.Transcribe) -> Iterator[None]:
+        session: _Session = stream.state
+        started = time.monotonic()
+        if body.kind == "partial":
+            result = yield from session.audio.partial_steps(body.num_samples)
+        else:
+            session.running = body.voiced_samples
+            try:
+                result = yield from session.audio.final_steps(body.num_samples)
+            except BaseException:
+                tags, session.waiting, session.running = session.waiting, [], None
+                for waiting in tags:
+                    stream.fail(waiting, "the transcription it waited for failed")
+                raise
+        words = p.Words(
+            result.text, result.avg_logprob, result.no_speech_prob, result.stable_chars,
+            1000 * (time.monotonic() - started),
+        )  # fmt: skip
+        if body.kind == "partial":
+            stream.send(tag, words)
+            return
+        session.answers[body.voiced_samples] = words
+        tags, session.waiting, session.running = session.waiting, [], None
+        for waiting in ([tag] if body.kind == "final" else []) + tags:
+            stream.send(waiting, words)
+
+    def warm(self) -> None:
+        noise = np.random.default_rng(0).normal(0, 0.01, 16000).astype(np.float32)
+        state = whisper_stream.StreamState(self._model, self._options)
+        state.feed(noise)
+        for _ in state.final_steps(len(noise)):
+            pass

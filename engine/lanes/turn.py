@@ -1,0 +1,40 @@
+"""The turn lane: is the utterance over? One question, one score."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from bargein.models import smart_turn
+
+from .. import protocol as p
+from ..core import Stream
+
+
+class TurnLane:
+    """Stateless: every question carries its audio."""
+
+    def __init__(self, model: smart_turn.Model) -> None:
+        self._model = model
+
+    def open(self, stream: Stream) -> None:
+        pass
+
+    def close(self, stream: Stream) -> None:
+        pass
+
+    def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
+        if not isinstance(body, p.AskTurn):
+            raise ValueError(f"the turn lane takes no {type(body).__name__}")
+        return self._answer(stream, tag, body)
+
+    def _answer(self, stream: Stream, tag: int, body: p.AskTurn) -> Iterator[None]:
+        started = time.monotonic()
+        score = smart_turn.predict(self._model, np.frombuffer(body.pcm, np.float32))
+        yield
+        stream.send(tag, p.TurnScore(score, 1000 * (time.monotonic() - started)))
+
+    def warm(self) -> None:
+        smart_turn.predict(self._model, np.zeros(16000, np.float32))

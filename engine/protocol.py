@@ -1,0 +1,216 @@
+"""The boundary of the engine: what crosses the socket, and how it is framed.
+
+A *stream* is one caller's use of one lane. Work is fed into it under a *tag*; results come back under the same tag.
+`Cancel` ends a tag's work, `Close` the stream. Results are paid for with credit: the engine sends at most `CREDIT` more
+than were acknowledged, so that a slow reader slows its own stream only.
+
+Framing: a 4-byte little-endian length, then one MessagePack message. Audio is float32 little-endian, mono.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Literal
+
+import msgspec
+
+CREDIT = 256
+MAX_FRAME = 64 * 2**20
+
+LaneName = Literal["vad", "stt", "turn", "chat", "tts"]
+Class = Literal["live", "speculative", "interactive", "bulk"]
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Base of everything on the socket."""
+
+
+# --- to the engine -------------------------------------------------------------------------------------------------
+
+
+class Open(Message, frozen=True):
+    """Begin a stream. `params` are the lane's own."""
+
+    stream: int
+    lane: LaneName
+    params: dict[str, Any]
+    cls: Class = "live"
+
+
+class Audio(Message, frozen=True):
+    """vad, stt: the next stretch of 16 kHz audio."""
+
+    pcm: bytes
+
+
+class Transcribe(Message, frozen=True):
+    """stt: say what the stream's first `num_samples` samples say. `voiced_samples`: where its last voiced sample is.
+
+    A `prepare` asks to have the answer ready for a later request with the same last voiced sample; it gets no result.
+    """
+
+    num_samples: int
+    voiced_samples: int
+    kind: Literal["final", "partial", "prepare"] = "final"
+
+
+class AskTurn(Message, frozen=True):
+    """turn: is the utterance over, by its last seconds of 16 kHz audio?"""
+
+    pcm: bytes
+
+
+class ChatTurn(Message, frozen=True):
+    role: str
+    content: str
+
+
+class Generate(Message, frozen=True):
+    """chat: continue the conversation. None: the model's own setting."""
+
+    messages: tuple[ChatTurn, ...]
+    instructions: str
+    max_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+
+
+class Say(Message, frozen=True):
+    """tts: synthesize one phrase. `words` are pieces to be spoken in order; times come back per piece."""
+
+    words: tuple[str, ...]
+    speed: float = 1.0
+    last: bool = False  # nothing follows: keep less silence after it
+
+
+Body = Audio | Transcribe | AskTurn | Generate | Say
+
+
+class Feed(Message, frozen=True):
+    """Work for a stream. `due_ms`: how soon its user would notice, from now."""
+
+    stream: int
+    tag: int
+    body: Body
+    due_ms: float = 0.0
+
+
+class Cancel(Message, frozen=True):
+    """End the work of a tag; None: all of the stream's."""
+
+    stream: int
+    tag: int | None = None
+
+
+class Close(Message, frozen=True):
+    stream: int
+
+
+class Credit(Message, frozen=True):
+    """The reader has taken `count` results."""
+
+    stream: int
+    count: int
+
+
+Request = Open | Feed | Cancel | Close | Credit
+
+
+# --- from the engine -----------------------------------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True):
+    """The first message of a connection, and again when `ready` turns true. `models`: task to model name."""
+
+    ready: bool
+    pid: int
+    models: dict[str, str]
+
+
+class Windows(Message, frozen=True):
+    """vad: consecutive 32 ms windows, the last of which ends at `end_sample`."""
+
+    end_sample: int
+    probs: tuple[float, ...]
+    levels_db: tuple[float, ...]
+
+
+class Words(Message, frozen=True):
+    """stt: what was said."""
+
+    text: str
+    avg_logprob: float
+    no_speech_prob: float
+    stable_chars: int = 0
+    compute_ms: float = 0.0
+
+
+class TurnScore(Message, frozen=True):
+    p: float
+    compute_ms: float = 0.0
+
+
+class Token(Message, frozen=True):
+    """chat: more text."""
+
+    text: str
+
+
+class Generated(Message, frozen=True):
+    """chat: the end of a generation."""
+
+    finish: Literal["stop", "length"]
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+
+
+class Speech(Message, frozen=True):
+    """tts: a stretch of 24 kHz audio of the phrase, with (start_ms, end_ms) of the next pieces, in order.
+
+    A piece's times come with or before its audio; after the one that is `final` every piece has had them.
+    """
+
+    pcm: bytes
+    times_ms: tuple[tuple[int, int], ...]
+    final: bool
+
+
+Answer = Windows | Words | TurnScore | Token | Generated | Speech
+
+
+class Result(Message, frozen=True):
+    stream: int
+    tag: int
+    body: Answer
+
+
+class Failed(Message, frozen=True):
+    """The tag's work (or, with tag None, the stream) failed."""
+
+    stream: int
+    tag: int | None
+    message: str
+
+
+Reply = Hello | Result | Failed
+
+_encoder = msgspec.msgpack.Encoder()
+_requests = msgspec.msgpack.Decoder(Request)
+_replies = msgspec.msgpack.Decoder(Reply)
+
+
+def pack(message: Request | Reply) -> bytes:
+    """One framed message."""
+    body = _encoder.encode(message)
+    return struct.pack("<I", len(body)) + body
+
+
+def unpack_request(body: bytes) -> Request:
+    """Raises msgspec.DecodeError."""
+    return _requests.decode(body)
+
+
+def unpack_reply(body: bytes) -> Reply:
+    """Raises msgspec.DecodeError."""
+    return _replies.decode(body)

@@ -1,0 +1,78 @@
+"""The engine's door: a Unix socket, one reader per connection, replies written from any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from . import protocol as p
+from .core import Core
+
+log = logging.getLogger("bargein.engine")
+
+
+class Server:
+    """Serves one Core on a Unix socket. `models`: task to model name, for Hello."""
+
+    def __init__(self, core: Core, models: dict[str, str]) -> None:
+        self._core, self._models = core, models
+        self._numbers = itertools.count(1)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.ready = False
+
+    def hello(self) -> p.Hello:
+        return p.Hello(self.ready, os.getpid(), self._models)
+
+    async def listen(self, socket: Path) -> asyncio.Server:
+        """Start to accept connections. The socket is made private to this user."""
+        server = await asyncio.start_unix_server(self._serve, str(socket), limit=p.MAX_FRAME)
+        os.chmod(socket, 0o600)
+        return server
+
+    def announce(self) -> None:
+        """Tell every connection that the engine is ready now."""
+        self.ready = True
+        for writer in self._writers:
+            writer.write(p.pack(self.hello()))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = next(self._numbers)
+        loop = asyncio.get_running_loop()
+        self._writers.add(writer)
+        deliver = _threadsafe(loop, writer)
+        writer.write(p.pack(self.hello()))
+        try:
+            while True:
+                (length,) = struct.unpack("<I", await reader.readexactly(4))
+                if length > p.MAX_FRAME:
+                    raise ValueError(f"frame of {length} bytes")
+                self._core.submit(number, p.unpack_request(await reader.readexactly(length)), deliver)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        except (ValueError, msgspec.DecodeError) as problem:
+            log.error("connection %d sent nonsense: %s", number, problem)
+        finally:
+            self._writers.discard(writer)
+            self._core.disconnect(number)
+            writer.close()
+
+
+def _threadsafe(loop: asyncio.AbstractEventLoop, writer: asyncio.StreamWriter) -> Callable[[p.Reply], None]:
+    def write(reply: p.Reply) -> None:
+        if not writer.is_closing():
+            writer.write(p.pack(reply))
+
+    def deliver(reply: p.Reply) -> None:
+        try:
+            loop.call_soon_threadsafe(write, reply)
+        except RuntimeError:  # the loop has ended: nobody is there to read
+            return
+
+    return deliver

@@ -1,0 +1,155 @@
+"""The aiohttp application, and the process around it: engine, server, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+from aiohttp import web
+from bargein.engine.client import EngineClient, InprocLink
+from bargein.engine.supervisor import EngineExited, Supervisor
+
+from .config import Config
+from .doors import refusal
+from .realtime import realtime
+from .services import SERVICES, Services
+
+log = logging.getLogger("bargein.http")
+
+
+def package_version() -> str:
+    """The installed version, "0" in a bare source tree."""
+    try:
+        return version("bargein")
+    except PackageNotFoundError:
+        return "0"
+
+
+async def health(request: web.Request) -> web.Response:
+    """The process is alive."""
+    return web.json_response({"status": "ok"})
+
+
+async def ready(request: web.Request) -> web.Response:
+    """200 only when the engine is warm."""
+    engine = request.app[SERVICES].engine
+    if engine.ready:
+        return web.json_response({"status": "ready", "models": engine.models})
+    return web.json_response({"status": "starting"}, status=503, headers={"Retry-After": "2"})
+
+
+async def show_version(request: web.Request) -> web.Response:
+    return web.json_response({"name": "bargein", "version": package_version()})
+
+
+async def list_models(request: web.Request) -> web.Response:
+    """OpenAI's model list, from what is loaded."""
+    services = request.app[SERVICES]
+    names = dict.fromkeys(filter(None, [services.chat_model, *services.engine.models.values()]))
+    data = [{"id": n, "object": "model", "created": STARTED, "owned_by": "bargein"} for n in names]
+    return web.json_response({"object": "list", "data": data})
+
+
+STARTED = int(time.time())
+
+
+@web.middleware
+async def envelope(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Every refusal in OpenAI's shape."""
+    try:
+        return await handler(request)
+    except web.HTTPNotFound:
+        return refusal(404, f"no such address: {request.method} {request.path}", "not_found")
+    except web.HTTPMethodNotAllowed as problem:
+        return refusal(405, f"{request.method} is not possible here", Allow=", ".join(sorted(problem.allowed_methods)))
+    except web.HTTPException as problem:
+        return refusal(problem.status, problem.reason)
+    except Exception:
+        log.exception("%s %s failed", request.method, request.path)
+        return refusal(500, "internal error")
+
+
+def make_app(services: Services) -> web.Application:
+    app = web.Application(middlewares=[envelope])
+    app[SERVICES] = services
+    app.router.add_get("/health", health)
+    app.router.add_get("/health/ready", ready)
+    app.router.add_get("/version", show_version)
+    app.router.add_get("/v1/models", list_models)
+    app.router.add_get("/v1/realtime", realtime)
+
+    async def drain(app: web.Application) -> None:
+        app[SERVICES].drain()
+
+    app.on_shutdown.append(drain)
+    return app
+
+
+@asynccontextmanager
+async def running_engine(config: Config, client: EngineClient) -> AsyncIterator[None]:
+    """An engine for `client`, as a process or on a thread. Raises EngineExited, WeightsError."""
+    if config.engine.mode == "inproc":
+        from bargein.engine.build import build  # here: it imports the models and their compiler, which takes seconds
+
+        core, models = await asyncio.to_thread(
+            build, stt=config.models.stt, chat=config.models.chat, threads=config.engine.threads
+        )
+        await asyncio.to_thread(core.warm)
+        core.start()
+        link = InprocLink(client, core, models)
+        try:
+            yield
+        finally:
+            link.close()
+            core.stop()
+        return
+    supervisor = Supervisor(client, _engine_args(config))
+    try:
+        await supervisor.start()
+        yield
+    finally:
+        await supervisor.stop()
+
+
+def _engine_args(config: Config) -> list[str]:
+    threads = str(config.engine.threads)
+    return ["--stt", config.models.stt, "--chat", config.models.chat, "--threads", threads]
+
+
+async def serve(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT. Raises OSError (port in use) and EngineExited."""
+    services = Services(config, EngineClient())
+    runner = web.AppRunner(make_app(services), access_log=None, shutdown_timeout=5)
+    await runner.setup()
+    stop = asyncio.Event()
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(sig, stop.set)
+    try:
+        await web.TCPSite(runner, config.server.host, config.server.port).start()
+        address = f"http://{config.server.host}:{config.server.port}"
+        log.info("listening at %s; loading models", address)
+        if config.server.host not in ("127.0.0.1", "localhost", "::1") and not config.server.api_keys:
+            log.warning("anyone who reaches %s can use it: no API key is set (server.api_keys)", address)
+        services.engine.on_change = lambda: _say_ready(services, address)
+        async with running_engine(config, services.engine):
+            await stop.wait()
+            log.info("ending")
+            await runner.cleanup()
+    finally:
+        await runner.cleanup()
+
+
+def _say_ready(services: Services, address: str) -> None:
+    if services.engine.ready:
+        models = ", ".join(f"{task} {name}" for task, name in services.engine.models.items())
+        log.info("ready at %s (%s)", address, models)
+
+
+__all__ = ["EngineExited", "make_app", "serve"]

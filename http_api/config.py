@@ -1,0 +1,124 @@
+"""Configuration: one TOML file, then environment variables, then flags; the later wins. Validated as a whole at start.
+
+A key `[section] name` is BARGEIN_SECTION_NAME in the environment and `--set section.name=value` (or a flag of its own)
+on the command line.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from bargein.realtime.settings import Settings, SettingsError, apply, parse
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used; the message names the key."""
+
+
+class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    max_sessions: int = 16
+
+
+class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    mode: Literal["process", "inproc"] = "process"
+    threads: int = 0
+
+
+class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names of the catalogue; empty: the default."""
+
+    stt: str = ""
+    chat: str = ""
+
+
+class Chat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An OpenAI-compatible server to take replies from, instead of the local model."""
+
+    base_url: str = ""
+    api_key: str = ""
+    model: str = ""
+
+
+class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    server: Server = Server()
+    engine: Engine = Engine()
+    models: Models = Models()
+    chat: Chat = Chat()
+    log: Log = Log()
+    session: dict[str, Any] = {}  # defaults of every session, in the shape of a session.update
+
+    def session_settings(self) -> Settings:
+        """The settings that a new session starts with. Raises ConfigError."""
+        try:
+            return apply(Settings(), parse(self.session))
+        except SettingsError as problem:
+            raise ConfigError(f"[session] {problem.param.removeprefix('session.')}: {problem.message}") from None
+
+
+SECTIONS = ("server", "engine", "models", "chat", "log")
+
+
+def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Config:
+    """Read, merge and validate. `flags`: "section.name" to text. Raises ConfigError."""
+    merged: dict[str, Any] = {}
+    if file is not None:
+        try:
+            merged = tomllib.loads(file.read_text())
+        except OSError as problem:
+            raise ConfigError(f"{file}: {problem.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+            raise ConfigError(f"{file}: not valid TOML: {problem}") from None
+    for name, value in environ.items():
+        if name.startswith("BARGEIN_") and name != "BARGEIN_HOME":
+            section, _, key = name.removeprefix("BARGEIN_").lower().partition("_")
+            _put(merged, section, key, value, name)
+    for path, value in flags.items():
+        section, _, key = path.partition(".")
+        _put(merged, section, key, value, f"--set {path}")
+    try:
+        config = msgspec.convert(merged, Config, strict=False)
+    except msgspec.ValidationError as problem:
+        raise ConfigError(_readable(str(problem))) from None
+    if not 0 <= config.server.port <= 65535:
+        raise ConfigError(f"server.port: {config.server.port} is not a port (0 to 65535)")
+    config.session_settings()
+    return config
+
+
+def _put(merged: dict[str, Any], section: str, key: str, text: str, where: str) -> None:
+    """Set one key from text; lists are written with commas."""
+    if section == "session":
+        node = merged.setdefault("session", {})
+        *groups, leaf = key.split(".")
+        for group in groups:
+            node = node.setdefault(group, {})
+        try:
+            node[leaf] = msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            node[leaf] = text
+        return
+    if section not in SECTIONS:
+        raise ConfigError(f"{where}: there is no section {section!r} (known: {', '.join(SECTIONS)}, session)")
+    fields = {f.name: f for f in msgspec.structs.fields(getattr(Config(), section).__class__)}
+    if key not in fields:
+        raise ConfigError(f"{where}: there is no key {section}.{key} (known: {', '.join(fields)})")
+    listed = isinstance(fields[key].default, tuple)
+    merged.setdefault(section, {})[key] = [x for x in text.split(",") if x] if listed else text
+
+
+def _readable(problem: str) -> str:
+    """msgspec's message with the path in front: "server.port: Expected `int`, got `str`"."""
+    what, _, path = problem.partition(" - at `$")
+    return f"{path.rstrip('`').lstrip('.')}: {what}" if path else what

@@ -1,0 +1,59 @@
+"""What the routes share: configuration, the engine's client, the chat source, the live sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+from bargein.engine.client import EngineClient
+from bargein.pipeline.nodes.chat import ChatSource, EngineChat, UpstreamChat
+from bargein.pipeline.runner import SessionRunner
+from bargein.realtime import events as e
+from bargein.realtime.settings import Settings
+
+from .config import Config
+
+
+class Services:
+    """One per front process."""
+
+    def __init__(self, config: Config, engine: EngineClient) -> None:
+        self.config, self.engine = config, engine
+        self.settings: Settings = config.session_settings()
+        self._runners: set[SessionRunner] = set()
+
+    @property
+    def num_sessions(self) -> int:
+        return len(self._runners)
+
+    @property
+    def chat_model(self) -> str:
+        """The model that answers."""
+        if self.config.chat.base_url:
+            return self.config.chat.model or "upstream"
+        return self.engine.models.get("chat", "")
+
+    def chat_source(self) -> ChatSource:
+        """A source of its own for one session."""
+        chat = self.config.chat
+        if chat.base_url:
+            return UpstreamChat(chat.base_url, chat.api_key, chat.model)
+        return EngineChat(self.engine)
+
+    @contextmanager
+    def session(self, runner: SessionRunner) -> Iterator[None]:
+        """Count a session while it runs."""
+        self._runners.add(runner)
+        try:
+            yield
+        finally:
+            self._runners.discard(runner)
+
+    def drain(self) -> None:
+        """End every session: the server is shutting down."""
+        for runner in list(self._runners):
+            runner.tell(e.DrainRequested(runner.now()))
+
+
+SERVICES = web.AppKey("services", Services)

@@ -1,0 +1,249 @@
+"""The chat node: a prompt in, text out, from the local engine or any OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import aiohttp
+from bargein.engine import protocol as p
+from bargein.engine.client import EngineClient, EngineStream, EngineUnavailable
+from bargein.realtime import events as e
+from bargein.realtime.conversation import ChatMessage
+from bargein.realtime.effects import StartChat
+
+from ..channel import Channel, Epochs
+from ..messages import TextPiece
+
+log = logging.getLogger("bargein.chat")
+
+Tell = Callable[[e.Input], None]
+Now = Callable[[], float]
+
+
+class ChatFailure(Exception):
+    """The source could not answer; the message is for the log and the inspector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The end of a generation."""
+
+    tool_calls: tuple[e.ToolCall, ...] = ()
+    limited: bool = False
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class ChatSource(Protocol):
+    """Where replies come from."""
+
+    def generate(self, ask: StartChat) -> AsyncIterator[str | Finish]:
+        """Text as it comes, then one Finish. Raises ChatFailure."""
+
+    async def close(self) -> None:
+        """Let go of connections."""
+
+
+async def chat_node(
+    inp: Channel[StartChat], out: Channel[TextPiece], source: ChatSource, epochs: Epochs, tell: Tell, now: Now
+) -> None:
+    """Answer prompts as they come; out-of-band ones run beside the conversation's own."""
+    async with asyncio.TaskGroup() as group:
+        while True:
+            ask = await inp.receive()
+            epochs.scope(ask.epoch, group.create_task(_answer(ask, out, source, tell, now)))
+
+
+async def _answer(ask: StartChat, out: Channel[TextPiece], source: ChatSource, tell: Tell, now: Now) -> None:
+    finish = Finish()
+    try:
+        async for piece in source.generate(ask):
+            if isinstance(piece, Finish):
+                finish = piece
+                continue
+            tell(e.ChatDelta(now(), ask.epoch, piece))
+            if ask.spoken:
+                await out.send(TextPiece(ask.epoch, piece, False, ask.speed))
+    except (ChatFailure, EngineUnavailable) as problem:
+        log.warning("chat failed: %s", problem)
+        tell(e.ChatFailed(now(), ask.epoch, str(problem)))
+        return
+    tell(
+        e.ChatDone(
+            now(), ask.epoch, finish.tool_calls, finish.limited,
+            finish.input_tokens, finish.output_tokens, finish.cached_tokens,
+        )
+    )  # fmt: skip
+    if ask.spoken:
+        await out.send(TextPiece(ask.epoch, "", True, ask.speed))
+
+
+class EngineChat:
+    """The local model, through one stream of the session's: its cache outlives turns."""
+
+    def __init__(self, engine: EngineClient) -> None:
+        self._engine = engine
+        self._stream: EngineStream | None = None
+        self._queues: dict[int, asyncio.Queue[p.Answer | Exception]] = {}
+
+    def _open(self) -> EngineStream:
+        if self._stream is None or self._stream.closed:
+            self._stream = self._engine.open(
+                "chat", {}, on_result=self._result, on_failed=self._failed, on_lost=self._lost
+            )
+        return self._stream
+
+    def _result(self, tag: int, body: p.Answer) -> None:
+        if (queue := self._queues.get(tag)) is not None:
+            queue.put_nowait(body)
+
+    def _failed(self, tag: int | None, message: str) -> None:
+        for number, queue in self._queues.items():
+            if tag is None or number == tag:
+                queue.put_nowait(ChatFailure(message))
+
+    def _lost(self) -> None:
+        self._failed(None, "the engine was lost")
+
+    async def generate(self, ask: StartChat) -> AsyncIterator[str | Finish]:
+        stream = self._open()
+        tag = int(ask.epoch)
+        queue: asyncio.Queue[p.Answer | Exception] = asyncio.Queue()
+        self._queues[tag] = queue
+        turns = tuple(p.ChatTurn(m.role, _plain(m)) for m in ask.messages)
+        stream.feed(tag, p.Generate(turns, ask.instructions, ask.max_output_tokens, ask.temperature))
+        finished = False
+        try:
+            while True:
+                match await queue.get():
+                    case p.Token(text):
+                        yield text
+                    case p.Generated(finish, given, made, cached):
+                        finished = True
+                        yield Finish((), finish == "length", given, made, cached)
+                        return
+                    case Exception() as problem:
+                        finished = True
+                        raise problem
+        finally:
+            del self._queues[tag]
+            if not finished:
+                stream.cancel(tag)
+
+    async def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+
+def _plain(m: ChatMessage) -> str:
+    """The embedded models know no tools: calls and results are told in words."""
+    calls = "".join(f"\n(called {name} with {arguments})" for _, name, arguments in m.tool_calls)
+    return m.content + calls
+
+
+class UpstreamChat:
+    """Any server that speaks OpenAI's chat completions, streaming."""
+
+    def __init__(self, base_url: str, api_key: str, model: str) -> None:
+        self._url = base_url.rstrip("/") + "/chat/completions"
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._model = model
+        self._http: aiohttp.ClientSession | None = None
+
+    async def generate(self, ask: StartChat) -> AsyncIterator[str | Finish]:
+        if self._http is None:
+            timeout = aiohttp.ClientTimeout(total=None, connect=5, sock_read=60)
+            self._http = aiohttp.ClientSession(timeout=timeout, headers=self._headers)
+        calls: dict[int, dict[str, str]] = {}
+        limited, usage = False, {"prompt_tokens": 0, "completion_tokens": 0}
+        try:
+            async with self._http.post(self._url, json=self._body(ask)) as reply:
+                if reply.status != 200:
+                    text = (await reply.text())[:300]
+                    raise ChatFailure(f"the chat server answered {reply.status}: {text}")
+                async for chunk in _sse(reply.content):
+                    if isinstance(chunk.get("error"), dict):
+                        raise ChatFailure(str(chunk["error"].get("message")))
+                    usage = chunk.get("usage") or usage
+                    for choice in chunk.get("choices", ())[:1]:
+                        delta = choice.get("delta") or {}
+                        for call in delta.get("tool_calls") or ():
+                            _collect(calls, call)
+                        limited |= choice.get("finish_reason") == "length"
+                        if isinstance(content := delta.get("content"), str) and content:
+                            yield content
+        except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError, TypeError) as problem:
+            raise ChatFailure(f"the chat server failed: {type(problem).__name__}: {problem}") from problem
+        made = tuple(
+            e.ToolCall(c["id"] or f"call_{ask.response_id}_{n}", c["name"], c["arguments"] or "{}")
+            for n, c in sorted(calls.items())
+        )
+        yield Finish(made, limited, usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0), 0)
+
+    def _body(self, ask: StartChat) -> dict[str, Any]:
+        messages: list[dict[str, Any]] = []
+        if ask.instructions:
+            messages.append({"role": "system", "content": ask.instructions})
+        messages += [_openai(m) for m in ask.messages]
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if ask.tools:
+            keys = ("name", "description", "parameters")
+            body["tools"] = [{"type": "function", "function": {k: t[k] for k in keys if k in t}} for t in ask.tools]
+            choice = ask.tool_choice
+            if isinstance(choice, dict):
+                choice = {"type": "function", "function": {"name": choice["name"]}}
+            body["tool_choice"] = choice
+        if ask.max_output_tokens is not None:
+            body["max_tokens"] = ask.max_output_tokens
+        if ask.temperature is not None:
+            body["temperature"] = ask.temperature
+        return body
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+
+
+def _openai(m: ChatMessage) -> dict[str, Any]:
+    body: dict[str, Any] = {"role": m.role, "content": m.content}
+    if m.tool_calls:
+        body["tool_calls"] = [
+            {"id": i, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for i, name, arguments in m.tool_calls
+        ]
+    if m.tool_call_id is not None:
+        body["tool_call_id"] = m.tool_call_id
+    return body
+
+
+def _collect(calls: dict[int, dict[str, str]], delta: dict[str, Any]) -> None:
+    """Add one streamed piece of a tool call."""
+    call = calls.setdefault(int(delta.get("index") or 0), {"id": "", "name": "", "arguments": ""})
+    call["id"] = call["id"] or delta.get("id") or ""
+    function = delta.get("function") or {}
+    call["name"] = call["name"] or function.get("name") or ""
+    call["arguments"] += function.get("arguments") or ""
+
+
+async def _sse(content: aiohttp.StreamReader) -> AsyncIterator[dict[str, Any]]:
+    """The JSON objects of a server-sent event stream."""
+    async for raw in content:
+        line = raw.decode("utf-8", "replace").strip()
+        if line.startswith("data:"):
+            data = line[5:].strip()
+            if data == "[DONE]":
+                return
+            chunk = json.loads(data)
+            if isinstance(chunk, dict):
+                yield chunk

@@ -1,0 +1,282 @@
+"""The ears of a session: input audio to the engine's vad, stt and turn lanes, and their answers to the machine.
+
+Keeps the recent audio, so that an utterance can be transcribed from before its onset and a new engine can go on where
+the old one was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from bargein.engine import protocol as p
+from bargein.engine.client import EngineClient, EngineStream, EngineUnavailable
+from bargein.realtime import effects as f
+from bargein.realtime import events as e
+from bargein.realtime.ids import ItemId
+
+from ..audio import F32, IN_RATE, Decoder, InputStore
+
+log = logging.getLogger("bargein.hearing")
+
+Tell = Callable[[e.Input], None]
+Now = Callable[[], float]
+
+PER_MS = IN_RATE // 1000
+PARTIAL_EVERY_MS = 600
+RETRY_S = 0.1
+
+
+@dataclass(slots=True)
+class Utterance:
+    """One stretch of speech on its way to words. `asked`: the flushes that are waiting, by number."""
+
+    item_id: ItemId
+    start: int  # sample position
+    params: dict[str, object]
+    stream: EngineStream | None = None
+    fed: int = 0  # position up to which the stream has audio
+    sealed_at: int | None = None
+    asked: dict[int, p.Transcribe] = field(default_factory=dict)
+    last_partial_at: int = 0
+    partial_open: bool = False
+
+
+class Hearing:
+    """Driven by `append` (audio from the transport) and by the machine's effects; answers through `tell`."""
+
+    def __init__(self, engine: EngineClient, tell: Tell, now: Now, input_format: str, *, partials: bool) -> None:
+        self._engine, self._tell, self._now, self._partials = engine, tell, now, partials
+        self._decoder = Decoder(input_format)
+        self.store = InputStore()
+        self._vad: EngineStream | None = None
+        self._vad_base = 0  # position of the vad stream's first sample
+        self._turn: EngineStream | None = None
+        self._utterances: dict[ItemId, Utterance] = {}
+        self._lost = False
+        self._closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def open(self) -> None:
+        """Open the vad stream. Raises EngineUnavailable."""
+        self._vad_base = self.store.end
+        self._vad = self._engine.open(
+            "vad", {}, on_result=self._windows, on_failed=self._vad_failed, on_lost=self._on_lost
+        )
+
+    def close(self) -> None:
+        self._closed = True
+        for utterance in list(self._utterances.values()):
+            self._end(utterance)
+        for stream in (self._vad, self._turn):
+            if stream is not None:
+                stream.close()
+        for task in self._tasks:
+            task.cancel()
+
+    # --- audio ---
+
+    def set_format(self, input_format: str) -> None:
+        if input_format != self._decoder.fmt:
+            self._decoder = Decoder(input_format)
+
+    def append(self, data: bytes) -> None:
+        """Take bytes in the session's input format."""
+        x = self._decoder.decode(data)
+        if len(x) == 0:
+            return
+        self.store.append(x)
+        self._tell(e.AudioAppended(self._now(), self.store.end // PER_MS))
+        if self._vad is not None:
+            self._vad.feed(0, p.Audio(x.tobytes()))
+        for utterance in self._utterances.values():
+            if utterance.sealed_at is None:
+                self._feed(utterance, self.store.end)
+                self._maybe_partial(utterance)
+
+    # --- vad ---
+
+    def _windows(self, tag: int, body: p.Answer) -> None:
+        assert isinstance(body, p.Windows)
+        end = self._vad_base + body.end_sample
+        n = len(body.probs)
+        for k, (prob, level) in enumerate(zip(body.probs, body.levels_db, strict=True)):
+            at_sample = end - (n - 1 - k) * 512
+            self._tell(e.VadWindow(self._now(), at_sample // PER_MS, prob, level))
+
+    def _vad_failed(self, tag: int | None, message: str) -> None:
+        self._tell(e.NodeFailed(self._now(), "vad_failed", message))
+
+    # --- stt ---
+
+    def start(self, effect: f.StartStt) -> None:
+        params: dict[str, object] = {"language": effect.language, "prompt": effect.prompt}
+        utterance = Utterance(effect.item_id, effect.start_ms * PER_MS, params)
+        utterance.start = max(utterance.start, self.store.start)
+        utterance.last_partial_at = self.store.end
+        self._utterances[effect.item_id] = utterance
+        self._connect(utterance)
+
+    def _connect(self, utterance: Utterance) -> None:
+        """Open the utterance's stream and bring it up to date."""
+        item_id = utterance.item_id
+        utterance.fed, utterance.partial_open = utterance.start, False
+        try:
+            utterance.stream = self._engine.open(
+                "stt",
+                utterance.params,
+                on_result=lambda tag, body: self._words(item_id, tag, body),
+                on_failed=lambda tag, message: self._stt_failed(item_id, tag, message),
+                on_lost=self._on_lost,
+            )
+        except EngineUnavailable:
+            utterance.stream = None
+            self._on_lost()
+            return
+        end = self.store.end if utterance.sealed_at is None else utterance.sealed_at
+        self._feed(utterance, end)
+        for tag, body in utterance.asked.items():
+            utterance.stream.feed(tag, body)
+
+    def _feed(self, utterance: Utterance, end: int) -> None:
+        if utterance.stream is not None and end > utterance.fed:
+            utterance.stream.feed(0, p.Audio(self.store.read(utterance.fed, end).tobytes()))
+            utterance.fed = end
+
+    def prepare(self, effect: f.PrepareStt) -> None:
+        self._ask(effect.item_id, -1, effect.end_ms, effect.voiced_ms, "prepare")
+
+    def flush(self, effect: f.FlushStt) -> None:
+        self._ask(effect.item_id, effect.flush, effect.end_ms, effect.voiced_ms, "final")
+
+    def _ask(self, item_id: ItemId, tag: int, end_ms: int, voiced_ms: int, kind: str) -> None:
+        utterance = self._utterances.get(item_id)
+        if utterance is None:
+            return
+        end, voiced = (max(ms * PER_MS - utterance.start, 0) for ms in (end_ms, voiced_ms))
+        if kind == "final":
+            body = p.Transcribe(end, voiced, "final")
+            utterance.asked[tag] = body
+        else:
+            body = p.Transcribe(end, voiced, "prepare")
+        if utterance.stream is not None:
+            utterance.stream.feed(tag, body)
+
+    def _maybe_partial(self, utterance: Utterance) -> None:
+        due = self.store.end - utterance.last_partial_at >= PARTIAL_EVERY_MS * PER_MS
+        if self._partials and due and utterance.stream is not None and not utterance.partial_open:
+            utterance.last_partial_at = self.store.end
+            utterance.partial_open = True
+            num = self.store.end - utterance.start
+            utterance.stream.feed(-2, p.Transcribe(num, num, "partial"), due_ms=200)
+
+    def _words(self, item_id: ItemId, tag: int, body: p.Answer) -> None:
+        utterance = self._utterances.get(item_id)
+        if utterance is None or not isinstance(body, p.Words):
+            return
+        if tag == -2:
+            utterance.partial_open = False
+            self._tell(e.SttPartial(self._now(), item_id, body.text, body.stable_chars))
+            return
+        utterance.asked.pop(tag, None)
+        transcript = e.Transcript(body.text, body.avg_logprob, body.no_speech_prob)
+        self._tell(e.SttStopTranscript(self._now(), item_id, tag, transcript))
+        self._finish(utterance)
+
+    def _stt_failed(self, item_id: ItemId, tag: int | None, message: str) -> None:
+        utterance = self._utterances.get(item_id)
+        if utterance is None:
+            return
+        log.warning("transcription failed: %s", message)
+        utterance.partial_open = False
+        for flush in list(utterance.asked) if tag is None else [tag]:
+            if utterance.asked.pop(flush, None) is not None:
+                self._tell(e.SttFailed(self._now(), item_id, flush, message))
+        self._finish(utterance)
+
+    def _finish(self, utterance: Utterance) -> None:
+        """A sealed utterance with nothing left to answer is over."""
+        if utterance.sealed_at is not None and not utterance.asked:
+            self._end(utterance)
+
+    def _end(self, utterance: Utterance) -> None:
+        self._utterances.pop(utterance.item_id, None)
+        if utterance.stream is not None:
+            utterance.stream.close()
+
+    def seal(self, effect: f.SealBuffer) -> None:
+        """The utterance's audio is complete."""
+        utterance = self._utterances.get(effect.item_id)
+        if utterance is not None:
+            utterance.sealed_at = effect.end_ms * PER_MS
+            self._finish(utterance)
+
+    def stop(self, item_id: ItemId) -> None:
+        utterance = self._utterances.get(item_id)
+        if utterance is not None:
+            self._end(utterance)
+
+    def drop(self, before_ms: int) -> None:
+        """Audio before this is needed only by utterances that are not done."""
+        oldest = min((u.start for u in self._utterances.values()), default=self.store.end)
+        self.store.drop(min(before_ms * PER_MS, oldest))
+
+    # --- end of utterance ---
+
+    def ask_turn(self, effect: f.AskEou) -> None:
+        item_id = effect.item_id
+        if self._turn is None or self._turn.closed:
+            try:
+                self._turn = self._engine.open(
+                    "turn",
+                    {},
+                    on_result=lambda tag, body: self._score(tag, body),
+                    on_failed=lambda tag, message: self._turn_failed(tag, message),
+                    on_lost=self._on_lost,
+                )
+            except EngineUnavailable:
+                self._tell(e.EouVerdict(self._now(), item_id, effect.ask, None))
+                return
+        end = effect.end_ms * PER_MS
+        audio: F32 = self.store.read(end - effect.window_ms * PER_MS, end)
+        self._turn.feed(effect.ask, p.AskTurn(audio.astype(np.float32).tobytes()))
+
+    def _score(self, tag: int, body: p.Answer) -> None:
+        assert isinstance(body, p.TurnScore)
+        self._tell(e.EouVerdict(self._now(), ItemId(""), tag, body.p))
+
+    def _turn_failed(self, tag: int | None, message: str) -> None:
+        log.warning("end-of-turn classifier failed: %s", message)
+        if tag is not None:
+            self._tell(e.EouVerdict(self._now(), ItemId(""), tag, None))
+
+    # --- losing the engine ---
+
+    def _on_lost(self) -> None:
+        if self._lost or self._closed:
+            return
+        self._lost = True
+        self._tell(e.EngineLost(self._now()))
+        task = asyncio.get_running_loop().create_task(self._reconnect(), name="reconnect")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reconnect(self) -> None:
+        """Wait for an engine, then go on: vad from the audio that came meanwhile, transcripts from their start."""
+        resume = self.store.end
+        while not self._engine.ready:
+            await asyncio.sleep(RETRY_S)
+        self._lost = False
+        try:
+            self.open()
+        except EngineUnavailable:
+            return
+        self._vad_base = max(resume, self.store.start)
+        if self._vad is not None and self.store.end > self._vad_base:
+            self._vad.feed(0, p.Audio(self.store.read(self._vad_base, self.store.end).tobytes()))
+        for utterance in list(self._utterances.values()):
+            self._connect(utterance)
+        self._tell(e.EngineBack(self._now()))

@@ -1,0 +1,90 @@
+"""The playout node: the only place that knows what was heard. It drives the pacer on the wall clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from bargein.realtime import events as e
+from bargein.realtime.ids import Epoch
+
+from ..audio import Encoder
+from ..channel import Channel, Epochs
+from ..messages import SpokenAudio
+from ..pacer import Pacer
+
+Tell = Callable[[e.Input], None]
+
+
+class Playout:
+    """State that the session reads: the frame in hand, how much is buffered, underruns so far."""
+
+    def __init__(
+        self, epochs: Epochs, tell: Tell, lead_ms: Callable[[], int], output_format: Callable[[], str]
+    ) -> None:
+        self._epochs, self._tell = epochs, tell
+        self._lead_ms, self._output_format = lead_ms, output_format
+        self._epoch = Epoch(-1)
+        self._pacer: Pacer | None = None
+        self._encoder: Encoder | None = None
+        self._drained = False
+        self.frame = b""  # of the FrameDue that is being told
+        self.num_underruns = 0
+
+    def buffered_ms(self) -> int:
+        """Audio ahead of the listener: waiting, or written and not played."""
+        p = self._pacer
+        if p is None or not self._epochs.is_alive(self._epoch):
+            return 0
+        return p.buffered_ms + p.written_ms - p.played_ms(asyncio.get_running_loop().time())
+
+    def flush(self, epoch: Epoch) -> None:
+        """Drop the reply's audio, queued and to come."""
+        if epoch == self._epoch:
+            self._pacer = None
+
+    async def run(self, inp: Channel[SpokenAudio]) -> None:
+        """Write frames when they are due, take audio meanwhile."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._pacer is not None and not self._epochs.is_alive(self._epoch):
+                self._pacer = None
+            wake = self._write_due(loop.time())
+            try:
+                async with asyncio.timeout_at(wake):
+                    chunk = await inp.receive()
+            except TimeoutError:
+                continue
+            self._take(chunk)
+
+    def _take(self, chunk: SpokenAudio) -> None:
+        if chunk.epoch != self._epoch:
+            self._epoch, self._drained = chunk.epoch, False
+            self._pacer = Pacer(self._lead_ms())
+            self._encoder = Encoder(self._output_format())
+        if self._pacer is not None:
+            self._pacer.queue(chunk.pcm)
+            self._pacer.complete |= chunk.last
+
+    def _write_due(self, now: float) -> float | None:
+        """Write what is due; return when to look again (None: when audio comes)."""
+        while (p := self._pacer) is not None:
+            due = p.due()
+            if due is None:
+                end = p.drained_at() if p.complete and not self._drained else None
+                if end is None:
+                    return None
+                if end > now:
+                    return end
+                self._drained = True
+                self._tell(e.PlayoutDrained(now * 1000, self._epoch, p.written_ms))
+                return None
+            if due > now:
+                return due
+            before = p.num_underruns
+            frame = p.take(now)
+            self.num_underruns += p.num_underruns - before
+            assert self._encoder is not None
+            self.frame = self._encoder.encode(frame, last=p.is_last)
+            self._tell(e.FrameDue(now * 1000, self._epoch, p.written_ms, p.played_ms(now)))
+        return None

@@ -1,0 +1,235 @@
+"""The driver of one session: inputs in, `step`, effects out. The only place where the turn machine meets the clock.
+
+`tell` is synchronous: an input is stepped and its effects are done before it returns (or, told from within an effect,
+right after the running one). So nothing can come between a barge-in and its consequences.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from bargein.engine.client import EngineClient
+from bargein.realtime import alphabet as a
+from bargein.realtime import effects as f
+from bargein.realtime import events as e
+from bargein.realtime.invariants import check_state
+from bargein.realtime.machine import step
+from bargein.realtime.settings import Settings
+from bargein.realtime.state import Active, Session, Terminated
+from bargein.realtime.wire import Append, Dialect, Encoder, read
+
+from .channel import Epochs
+from .graphs import Call, call_graph
+from .nodes.chat import ChatSource
+from .nodes.hearing import Hearing
+from .nodes.playout import Playout
+from .nodes.speech import Mouth
+
+log = logging.getLogger("bargein.session")
+
+
+class Transport(Protocol):
+    """How a session reaches its client. Neither call blocks."""
+
+    def send(self, text: str) -> None: ...
+    def close(self, code: int, reason: str) -> None: ...
+
+
+class SessionRunner:
+    """One call. Create, `open`, feed with `receive` (or `append`), await `run`."""
+
+    def __init__(
+        self,
+        *,
+        engine: EngineClient,
+        source: ChatSource,
+        transport: Transport,
+        settings: Settings,
+        dialect: Dialect,
+        model_used: str,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport, self._source = transport, source
+        self._encoder = Encoder(dialect, model_used)
+        self._settings = settings
+        self.state = Session()
+        self._inputs: deque[e.Input] = deque()
+        self._stepping = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._ended = asyncio.Event()
+        self.epochs = Epochs()
+        self.hearing = Hearing(engine, self.tell, self.now, settings.input_format, partials=dialect == "extended")
+        self.mouth = Mouth(engine)
+        self.playout = Playout(
+            self.epochs,
+            self.tell,
+            lambda: self.state.settings.pacer.lead_ms,
+            lambda: self.state.settings.output_format,
+        )
+        self._call: Call = call_graph(
+            source=source, mouth=self.mouth, playout=self.playout, epochs=self.epochs, tell=self.tell, now=self.now
+        )
+
+    def now(self) -> float:
+        """Wall time in ms, monotonic."""
+        return self._loop.time() * 1000
+
+    # --- life ---
+
+    def open(self) -> None:
+        """Announce the session and open the ears. Raises EngineUnavailable."""
+        self.hearing.open()
+        self.tell(e.Opened(self.now(), secrets.token_hex(8), self._settings))
+
+    async def run(self) -> None:
+        """Run the graph until the session ends. A node that dies ends the session, loudly."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = self._call.graph.start(group)
+                await self._ended.wait()
+                for task in tasks:
+                    task.cancel()
+        except* asyncio.CancelledError:
+            self.tell(e.TransportClosed(self.now()))
+            raise
+        except* Exception as problems:
+            log.exception("a node failed", exc_info=problems)
+            if isinstance(self.state.phase, Active):
+                self.tell(e.NodeFailed(self.now(), "internal_state_error", str(problems.exceptions[0])))
+        finally:
+            await self._release()
+
+    async def _release(self) -> None:
+        for handle in self._timers.values():
+            handle.cancel()
+        self._timers.clear()
+        self.hearing.close()
+        self.mouth.close()
+        await self._source.close()
+
+    # --- the client's side ---
+
+    def receive(self, raw: str | bytes) -> None:
+        """One client event."""
+        message = read(raw, self.now(), self.state.settings.input_format)
+        if isinstance(message, Append):
+            self.append(message.audio, message.event_id)
+        else:
+            self.tell(message)
+
+    def append(self, audio: bytes, event_id: str | None = None) -> None:
+        """Input audio in the session's input format."""
+        s = self.state
+        if s.settings.turn_detection is None and s.audio_ms - s.buffer_start_ms > s.settings.max_manual_ms:
+            message = f"the input buffer is limited to {s.settings.max_manual_ms} ms; commit or clear it"
+            self.tell(e.ClientFault(self.now(), "input_audio_buffer_full", message, "audio", event_id))
+        elif isinstance(s.phase, Active):
+            self.hearing.append(audio)
+
+    @property
+    def heard_s(self) -> float:
+        """Input audio taken so far, in seconds."""
+        return self.state.audio_ms / 1000
+
+    @property
+    def is_over(self) -> bool:
+        return isinstance(self.state.phase, Terminated)
+
+    # --- the machine ---
+
+    def tell(self, ev: e.Input) -> None:
+        """Hand an input to the machine and do what follows from it."""
+        self._inputs.append(ev)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._inputs:
+                self._step(self._inputs.popleft())
+        finally:
+            self._stepping = False
+
+    def _step(self, ev: e.Input) -> None:
+        try:
+            state, effects = step(self.state, ev)
+            check_state(state)
+        except Exception:  # our bug: it ends this session and no other
+            log.exception("internal state error on %s in state %r", type(ev).__name__, self.state)
+            self._collapse()
+            return
+        self.state = state
+        for effect in effects:
+            self._do(effect)
+
+    def _collapse(self) -> None:
+        """The machine cannot go on: say so on the wire and end."""
+        self._inputs.clear()
+        if isinstance(self.state.phase, Terminated):
+            return
+        self._emit(a.ErrorEvent("internal_state_error", "the session's state is damaged; it ends here"))
+        self._emit(a.SessionDone("internal_state_error"))
+        self._close(1011, "internal_state_error")
+
+    def _do(self, effect: f.Effect) -> None:
+        match effect:
+            case f.Emit(event):
+                self._emit(event)
+            case f.Inspect(lane, kind, payload):
+                log.debug("%s %s.%s %s", self.state.id, lane, kind, payload)
+            case f.StartTimer(key, due, token):
+                self._cancel_timer(key)
+                self._timers[key] = self._loop.call_at(due / 1000, self._fire, key, token)
+            case f.CancelTimer(key):
+                self._cancel_timer(key)
+            case f.StartStt():
+                self.hearing.start(effect)
+            case f.PrepareStt():
+                self.hearing.prepare(effect)
+            case f.FlushStt():
+                self.hearing.flush(effect)
+            case f.StopStt(item_id):
+                self.hearing.stop(item_id)
+            case f.SealBuffer():
+                self.hearing.seal(effect)
+                self.hearing.drop(effect.end_ms)
+            case f.DropAudio(before_ms):
+                self.hearing.drop(before_ms)
+            case f.AskEou():
+                self.hearing.ask_turn(effect)
+            case f.StartChat():
+                self.epochs.admit(effect.epoch)
+                self._call.prompts.send_nowait(effect)
+            case f.RetireEpoch(epoch):
+                self.epochs.retire(epoch)
+            case f.FlushOutput(epoch):
+                self.playout.flush(epoch)
+            case f.Close(code, reason):
+                self._close(code, reason)
+
+    def _emit(self, event: a.ServerEvent) -> None:
+        audio = self.playout.frame if isinstance(event, a.AudioDelta) else b""
+        if isinstance(event, a.SessionUpdated):
+            self.hearing.set_format(event.settings.input_format)
+        text = self._encoder.encode(event, audio)
+        if text is not None:
+            self._transport.send(text)
+
+    def _close(self, code: int, reason: str) -> None:
+        self._transport.close(code, reason)
+        self._ended.set()
+
+    def _fire(self, key: str, token: int) -> None:
+        self._timers.pop(key, None)
+        self.tell(e.TimerFired(self.now(), key, token))
+
+    def _cancel_timer(self, key: str) -> None:
+        if (handle := self._timers.pop(key, None)) is not None:
+            handle.cancel()
+
+
+SourceFactory = Callable[[], ChatSource]

@@ -1,0 +1,86 @@
+"""A session over a WebSocket: JSON text frames both ways, audio as base64 inside them.
+
+Sending never blocks the session: text goes into a bounded queue that a writer empties. A client that does not read its
+queue empty is too slow and the session ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+
+from aiohttp import WSMsgType, web
+from bargein.realtime import events as e
+
+from ..runner import SessionRunner
+
+OUTBOUND_CAP = 256
+MAX_SPEED = 8.0  # input is taken at up to this many times real time,
+INPUT_BURST_S = 60.0  # beyond a burst of this length
+
+
+class WebSocketTransport:
+    """The sending side. `bind` it to its runner before anything is received."""
+
+    def __init__(self, ws: web.WebSocketResponse) -> None:
+        self._ws = ws
+        self._queue: deque[str] = deque()
+        self._wake = asyncio.Event()
+        self._close: tuple[int, str] | None = None
+        self.runner: SessionRunner | None = None
+
+    def send(self, text: str) -> None:
+        self._queue.append(text)
+        self._wake.set()
+        if len(self._queue) > OUTBOUND_CAP and self._close is None and self.runner is not None:
+            self._queue.clear()
+            self.runner.tell(e.NodeFailed(self.runner.now(), "client_too_slow", "the client does not read its events"))
+
+    def close(self, code: int, reason: str) -> None:
+        if self._close is None:
+            self._close = (code, reason)
+            self._wake.set()
+
+    async def write(self) -> None:
+        """Empty the queue until the session closes the transport or the client is gone."""
+        while True:
+            while self._queue:
+                try:
+                    await self._ws.send_str(self._queue.popleft())
+                except (ConnectionError, RuntimeError):  # gone; the reader notices too
+                    return
+            if self._close is not None:
+                code, reason = self._close
+                await self._ws.close(code=code, message=reason.encode())
+                return
+            self._wake.clear()
+            await self._wake.wait()
+
+
+async def serve(ws: web.WebSocketResponse, transport: WebSocketTransport, runner: SessionRunner) -> None:
+    """Run a session that has been opened, until either side ends it."""
+    transport.runner = runner
+    writer = asyncio.create_task(transport.write(), name="ws-writer")
+    reader = asyncio.create_task(_read(ws, runner), name="ws-reader")
+    try:
+        await runner.run()
+        await asyncio.wait([writer], timeout=5)
+    finally:
+        for task in (reader, writer):
+            task.cancel()
+        await asyncio.gather(reader, writer, return_exceptions=True)
+
+
+async def _read(ws: web.WebSocketResponse, runner: SessionRunner) -> None:
+    started = time.monotonic()
+    async for message in ws:
+        if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+            break
+        runner.receive(message.data)
+        if runner.is_over:
+            return
+        ahead = runner.heard_s - INPUT_BURST_S - MAX_SPEED * (time.monotonic() - started)
+        if ahead > 0:  # read on when the clock has caught up
+            await asyncio.sleep(ahead / MAX_SPEED)
+    runner.tell(e.TransportClosed(runner.now()))

@@ -1,0 +1,154 @@
+"""The effects of a step: what the runner is to do, as data. Commands, in the order in which they are to be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .alphabet import EndReason, ServerEvent
+from .conversation import ChatMessage
+from .ids import Epoch, ItemId, ResponseId
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    event: ServerEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """A note for the inspector: why something was decided."""
+
+    lane: str
+    kind: str
+    payload: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimer:
+    """Arm `key` for the wall time `due` (ms); the firing must carry `token`."""
+
+    key: str
+    due: float
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer:
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartStt:
+    """Begin to transcribe the utterance whose audio starts at `start_ms`; audio keeps coming."""
+
+    item_id: ItemId
+    start_ms: int
+    language: str | None
+    prompt: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareStt:
+    """The user may have finished: have the words up to here ready, in case a flush with the same `voiced_ms` comes."""
+
+    item_id: ItemId
+    end_ms: int
+    voiced_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushStt:
+    """Say what was heard up to `end_ms`, now; the last voice was at `voiced_ms`. The answer carries `flush`."""
+
+    item_id: ItemId
+    flush: int
+    end_ms: int
+    voiced_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopStt:
+    """Forget this utterance."""
+
+    item_id: ItemId
+
+
+@dataclass(frozen=True, slots=True)
+class SealBuffer:
+    """The audio from `start_ms` to `end_ms` became the item; it never changes again."""
+
+    item_id: ItemId
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropAudio:
+    """Input audio before `before_ms` is not needed any more."""
+
+    before_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskEou:
+    """Has the user finished? Heard: the audio up to `end_ms`, at most `window_ms` of it."""
+
+    item_id: ItemId
+    ask: int
+    end_ms: int
+    window_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartChat:
+    epoch: Epoch
+    response_id: ResponseId
+    messages: tuple[ChatMessage, ...]
+    instructions: str
+    tools: tuple[dict[str, Any], ...]
+    tool_choice: str | dict[str, Any]
+    max_output_tokens: int | None
+    temperature: float | None
+    spoken: bool  # false: text only, nothing goes to TTS
+    voice: str
+    speed: float
+
+
+@dataclass(frozen=True, slots=True)
+class RetireEpoch:
+    """The response is over: nothing of this epoch may have an effect any more, queued audio of it is dropped."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class FlushOutput:
+    """Drop the queued audio of this epoch and whatever still comes of it; chat goes on."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    code: Literal[1000, 1001, 1008, 1011]
+    reason: EndReason
+
+
+Effect = (
+    Emit
+    | Inspect
+    | StartTimer
+    | CancelTimer
+    | StartStt
+    | PrepareStt
+    | FlushStt
+    | StopStt
+    | SealBuffer
+    | DropAudio
+    | AskEou
+    | StartChat
+    | RetireEpoch
+    | FlushOutput
+    | Close
+)

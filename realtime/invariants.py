@@ -1,0 +1,48 @@
+"""What must hold after every step (SPEC section 2.1). A violation is our bug and ends the session."""
+
+from __future__ import annotations
+
+from .conversation import Message
+from .state import Candidate, Created, Drain, Session, Silent, Speaking, Stopped, Streaming, Terminated, live
+
+TIMER_PHASES: dict[str, tuple[type, ...]] = {
+    "commit": (Stopped,),
+    "hard_cap": (Stopped,),
+    "eou_timeout": (Stopped,),
+    "barge_in": (Candidate,),
+}
+
+
+class InvariantViolation(Exception):
+    """`name` is the invariant's number in the SPEC."""
+
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(f"{name}: {what}")
+        self.name = name
+
+
+def check_state(s: Session) -> None:
+    """Raises InvariantViolation."""
+    td = s.settings.turn_detection
+    interrupts = td is not None and td.interrupt_response and s.settings.barge_in.mode != "off"
+    if interrupts and s.updated is False and isinstance(s.vad, Speaking) and live(s.resp) is not None:
+        raise InvariantViolation("I1", "speaking over a live response that interruption should have cut")
+    ids = [i.id for i in s.conversation.items]
+    if len(ids) != len(set(ids)):
+        raise InvariantViolation("I2", "an item stands in the conversation twice")
+    if isinstance(s.vad, Speaking | Stopped | Candidate) and s.vad.item_id in ids:
+        raise InvariantViolation("I6", "an item was born before its buffer was committed")
+    for key in s.timers:
+        phases = TIMER_PHASES.get(key)
+        if phases is not None and not isinstance(s.vad, phases):
+            raise InvariantViolation("I10", f"timer {key} is armed in {type(s.vad).__name__}")
+    if "drain_cap" in s.timers and not isinstance(s.resp, Drain):
+        raise InvariantViolation("I10", f"timer drain_cap is armed in {type(s.resp).__name__}")
+    if isinstance(s.phase, Terminated) and (s.timers or live(s.resp) or not isinstance(s.vad, Silent)):
+        raise InvariantViolation("I8", "something lives on in a terminated session")
+    speaking = s.resp.item_id if isinstance(s.resp, Streaming | Drain) else None
+    for item in s.conversation.items:
+        if isinstance(item, Message) and item.status == "in_progress" and item.id != speaking:
+            raise InvariantViolation("I4", f"item {item.id} is in progress outside a response")
+    if live(s.resp) is not None and isinstance(s.resp, Created | Streaming | Drain) and s.resp.plan.epoch > s.epoch:
+        raise InvariantViolation("I5", "a response is ahead of the epoch counter")

@@ -1,0 +1,229 @@
+"""The state of a session: four sum types and what they share (SPEC section 2).
+
+Every variant is its own frozen type with only its own fields, so that "speaking without an item" cannot be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .alphabet import EndReason
+from .conversation import Conversation, SpokenWord
+from .detector import Detector
+from .events import ResponseParams, ToolCall, Transcript
+from .ids import Epoch, IdStream, ItemId, ResponseId
+from .settings import Settings
+
+# --- session phase -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Terminated:
+    reason: EndReason
+
+
+SessionPhase = Pending | Active | Terminated
+
+# --- the user's side -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Confirmed speech over a response, not announced yet."""
+
+    item_id: ItemId
+    audio_start_ms: int
+    voiced_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Speaking:
+    """`voiced_ms` counts the voiced windows of the whole utterance, `earlier_voiced_ms` those before this stretch."""
+
+    item_id: ItemId
+    audio_start_ms: int
+    voiced_ms: int
+    earlier_voiced_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The user stopped; two timers race: the commit (once the classifier has spoken) and the hard cap."""
+
+    item_id: ItemId
+    audio_start_ms: int
+    audio_end_ms: int
+    voiced_ms: int
+    last_voiced_at: float  # wall time of the last voiced sample
+    flush: int
+    ask: int | None  # the classifier's question that is open
+    transcript: Transcript | None = None
+
+
+VadPhase = Silent | Candidate | Speaking | Stopped
+
+# --- the reply's side ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a response was asked to be; the same for its whole life."""
+
+    id: ResponseId
+    epoch: Epoch
+    params: ResponseParams
+    spoken: bool
+    voice: str
+    output_format: str
+    max_output_tokens: int | None
+    conversation_id: str | None
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """What chat has produced so far."""
+
+    text: str = ""
+    first_at: float | None = None  # wall time of the first token
+    done: bool = False
+    tool_calls: tuple[ToolCall, ...] = ()
+    limited: bool = False
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """What TTS has planned and the pacer has written and played, in ms of this response's audio."""
+
+    words: tuple[SpokenWord, ...] = ()
+    planned_ms: int = 0
+    written_ms: int = 0
+    played_ms: int = 0
+    num_announced: int = 0  # words whose transcript delta has gone out
+    frame_at: float = 0.0  # wall time of the last frame
+    done: bool = False  # nothing more will be planned
+    cap_ms: int | None = None  # the client says that it heard no more than this (clear, truncate)
+    cleared: bool = False  # later audio of this response is dropped
+
+    def played_at(self, at: float) -> int:
+        """The playout clock at wall time `at`: it runs on from the last frame, up to what was written."""
+        played = min(self.written_ms, self.played_ms + round(at - self.frame_at)) if self.written_ms else 0
+        return played if self.cap_ms is None else min(played, self.cap_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """Announced; nothing of it has been put out yet."""
+
+    plan: Plan
+    chat: Chat = Chat()
+    voice: Voice = Voice()
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """Its message item is open and chat is still writing or TTS still planning."""
+
+    plan: Plan
+    item_id: ItemId
+    chat: Chat
+    voice: Voice
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Chat and TTS are done, audio is still playing."""
+
+    plan: Plan
+    item_id: ItemId
+    chat: Chat
+    voice: Voice
+
+
+RespPhase = Idle | Created | Streaming | Drain
+Live = Created | Streaming | Drain
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A response that fell due while the user was talking."""
+
+    params: ResponseParams
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfBand:
+    """A text response beside the conversation."""
+
+    plan: Plan
+    chat: Chat = Chat()
+    item_id: ItemId | None = None
+
+
+# --- input buffers and transcription -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A committed stretch of input audio. `flush` is the transcript that it waits for; None: it has it."""
+
+    item_id: ItemId
+    start_ms: int
+    end_ms: int
+    voiced_ms: int
+    flush: int | None
+    answer: bool  # a reply is wanted once the words are there
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The whole state. `token` numbers timers, flushes and questions; `epoch` responses."""
+
+    phase: SessionPhase = Pending()
+    id: str = ""
+    conversation_id: str = ""
+    settings: Settings = field(default_factory=Settings)
+    ids: IdStream = IdStream("")
+    vad: VadPhase = Silent()
+    resp: RespPhase = Idle()
+    parked: Parked | None = None
+    oob: Mapping[str, OutOfBand] = field(default_factory=dict)
+    detector: Detector = Detector()
+    conversation: Conversation = Conversation()
+    sealed: tuple[Sealed, ...] = ()
+    timers: Mapping[str, int] = field(default_factory=dict)  # key -> token of the armed timer
+    epoch: Epoch = Epoch(0)
+    token: int = 0
+    audio_ms: int = 0  # input audio reaches this far
+    buffer_start_ms: int = 0  # the open buffer begins here
+    num_stt_failures: int = 0
+    updated: bool = False
+
+
+def live(resp: RespPhase) -> Live | None:
+    """The response that has a `response.created` and no `response.done` yet."""
+    return resp if isinstance(resp, Created | Streaming | Drain) else None
