@@ -116,8 +116,69 @@ def _count(tensors: dict[str, NDArray[Any]], side: str) -> int:
 
 
 def convert_smart_turn(src: Path, dst: Path) -> None:
-    """smart-turn v3 from pipecat-ai's ONNX file (statically quantized to int8), dequantized under the network's names.
+    """smart-turn v3 from pipecat-ai's ONNX file, under the network's own names.
 
-    Weights become float16: int8 times one float32 scale a channel, so float16's 11 bits keep each value to 5e-4.
+    The file is statically quantized: weights stay the int8 they are (8 MB), each with its `_scale` a channel.
     """
-    raise NotImplementedError
+    path = next(iter(sorted(src.rglob("smart-turn-v3*-cpu.onnx"))), src / "smart-turn-v3.2-cpu.onnx")
+    file = read_onnx(path)
+    stored = file.initializers
+    tensors: dict[str, NDArray[Any]] = {}
+    try:
+        for name, source in _smart_turn_weights(file).items():
+            quantized, scale = stored[f"{source}_quantized"], stored[f"{source}_scale"]
+            if stored[f"{source}_zero_point"].any():
+                raise WeightsError(path, f"{source} isn't quantized symmetrically: a variant this cannot run")
+            matmul = not source.startswith("inner.")  # MatMul weights are [in, out]; Conv and Gemm ones [out, in]
+            tensors[f"{name}.weight"] = quantized.T if matmul else quantized
+            tensors[f"{name}.weight_scale"] = scale.astype(np.float32)
+        for name in ("encoder.conv1", "encoder.conv2", "classifier.0", "classifier.4", "classifier.6"):
+            bias = f"inner.{name}.bias_quantized"
+            tensors[f"{name}.bias"] = dequantize(stored[bias], stored[f"{bias}_scale"], stored[f"{bias}_zero_point"])
+        tensors |= {n.removeprefix("inner."): t for n, t in stored.items() if n.startswith("inner.") and t.dtype == np.float32
+                    and not n.endswith("_scale")}  # fmt: skip
+    except KeyError as missing:
+        raise WeightsError(path, f"lacks {missing}: a variant this cannot run") from None
+    width = tensors["encoder.conv1.bias"].shape[0]
+    layers = len({n.split(".")[2] for n in tensors if n.startswith("encoder.layers.")})
+    config = {"model": "smart-turn", "width": width, "heads": width // 64, "layers": layers, "mels": 80, "seconds": 8}
+    _write(dst, tensors, config)
+
+
+def _smart_turn_weights(file: OnnxFile) -> dict[str, str]:
+    """Our weight name -> the stem of its initializers, by following the graph from each bias back to its product."""
+    made_by = {output: node for node in file.nodes for output in node.outputs}
+
+    def product(name: str) -> tuple[str, str]:  # the (input, weight) of the MatMul behind a quantize/dequantize pair
+        node = made_by[name]
+        while node.op in ("DequantizeLinear", "QuantizeLinear"):
+            node = made_by[node.inputs[0]]
+        return node.inputs[0], made_by[node.inputs[1]].inputs[0].removesuffix("_quantized")
+
+    names = {f"encoder.conv{i}": f"inner.encoder.conv{i}.weight" for i in (1, 2)}
+    names |= {f"classifier.{i}": f"inner.classifier.{i}.weight" for i in (0, 4, 6)}
+    for node in file.nodes:
+        bias = next((i for i in node.inputs if i.startswith("inner.") and i.endswith(".bias")), None)
+        if node.op == "Add" and bias is not None:
+            source, weight = product(next(i for i in node.inputs if i != bias))
+            names[bias.removeprefix("inner.").removesuffix(".bias")] = weight
+            if bias.endswith("q_proj.bias"):  # the key's projection has no bias: the third product of the same input
+                keys = bias.removeprefix("inner.").replace("q_proj.bias", "k_proj")
+                for other in file.nodes:
+                    if other.op == "MatMul" and other.inputs[0] == source and keys not in names:
+                        stem = made_by[other.inputs[1]].inputs[0].removesuffix("_quantized")
+                        bare = not any(n.op == "Add" and product_or_none(made_by, n) == stem for n in file.nodes)
+                        if bare:
+                            names[keys] = stem
+    return names
+
+
+def product_or_none(made_by: dict[str, Any], add: Any) -> str | None:
+    """The weight stem of the MatMul that an Add gives its bias to, or None."""
+    for name in add.inputs:
+        node = made_by.get(name)
+        while node is not None and node.op in ("DequantizeLinear", "QuantizeLinear"):
+            node = made_by.get(node.inputs[0])
+        if node is not None and node.op == "MatMul" and node.inputs[1] in made_by:
+            return str(made_by[node.inputs[1]].inputs[0].removesuffix("_quantized"))
+    return None
