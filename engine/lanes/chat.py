@@ -87,7 +87,7 @@ class ChatLane:
         while made < limit:
             token = sampler.choose(logits)
             made += 1
-            piece, over = stop.feed(token, text.feed(token))
+            piece, over = stop.feed(token, text.push(token))
             if piece:
                 stream.send(tag, p.Token(piece))
             if over:
