@@ -1,0 +1,253 @@
+"""Transcribes an utterance while it's being spoken: partials as it grows, one final when it ends.
+
+Owns the policy; the graph and the search are `whisper` and `whisper_decode`. The policy is the plainest sound one:
+decode the whole utterance again each time, over a window only as long as the utterance and some silence, the partial
+before serving as a draft that greedy search verifies in one step. Past 28 s the utterance is cut at its quietest point,
+and the text before the cut is settled and becomes the prompt of what follows.
+It refuses to know about voice activity and turns: the caller says how much of the sound to transcribe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bargein.kernels import cpu
+
+from . import whisper, whisper_decode
+from .whisper import HOP, SAMPLE_RATE, Model
+
+__all__ = ["Model", "Options", "StreamState", "Transcript", "transcribe", "transcribe_steps", "with_context"]
+
+F32 = NDArray[np.float32]
+
+_LONGEST_S = 28.0  # of sound in one window
+_EARLIEST_CUT_S = 15.0
+_QUIET_BLOCK = SAMPLE_RATE // 50  # 20 ms
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How utterances are transcribed."""
+
+    beam: int = 5  # of finals; partials are greedy
+    language: str | None = "en"  # None: detect at each final (multilingual models)
+    prompt: tuple[int, ...] = ()  # tokens of text that came before, to lean on its names and spelling
+    temperatures: tuple[float, ...] = (0.0, 0.4, 0.8)
+    tail_s: float = 1.0  # silence after the sound, in every window
+    min_window_s: float = 3.0  # shorter windows make the model invent
+    tokens_per_s: float = 10.0  # nobody speaks faster: more is a loop
+    full_window: bool = False  # decode every utterance in the 30 s window the model was trained on
+
+
+class Transcript(NamedTuple):
+    """What was heard."""
+
+    text: str
+    avg_logprob: float  # mean log-probability of its tokens
+    no_speech_prob: float
+    stable_chars: int  # the first so many characters agreed with the transcript before; all of a final's
+    language: str
+    tokens: tuple[int, ...]
+
+
+_NOTHING = Transcript("", 0.0, 1.0, 0, "en", ())
+
+
+def with_context(m: Model, options: Options, language: str | None, prompt: str | None) -> Options:
+    """Options for one call: its language (None: as in `options`) and the text of a prompt (None: none).
+
+    Raises ValueError for a language the model doesn't know.
+    """
+    if language is not None:
+        language = language.lower().split("-")[0]
+        if language not in (m.special.languages or {"en": 0}):
+            raise ValueError(f"language {language!r} is not one of this model's")
+        options = replace(options, language=language)
+    if prompt:
+        tokens = m.tokenizer.encode(" " + prompt.strip(), add_special_tokens=False).ids
+        options = replace(options, prompt=tuple(t for t in tokens if t < m.special.eot))
+    return options
+
+
+def transcribe_steps(
+    m: Model, audio: F32, options: Options, beam: int, draft: tuple[int, ...] = (), ops: ModuleType = cpu
+) -> Generator[None, None, whisper_decode.Result]:
+    """Transcribe float32 audio [n] at 16 kHz, n at most 30 s, in bounded steps; the generator returns the Result.
+
+    A result that looks unsound in the short window (unlikely, repetitive, or longer than anyone speaks) is decoded
+    again in a full one before other temperatures are tried.
+    """
+    seconds = len(audio) / SAMPLE_RATE
+    limit = max(8, min(224, round(8 + options.tokens_per_s * seconds)))
+    how = whisper_decode.Options(
+        beam=beam, temperatures=options.temperatures[:1], language=options.language, max_tokens=limit,
+        prompt=options.prompt, draft=draft if beam == 1 else (),
+    )  # fmt: skip
+    full = m.cfg.audio_positions * 2
+    frames = full
+    if not options.full_window:
+        window_s = max(options.min_window_s, seconds + options.tail_s)
+        frames = min(full, int(np.ceil(window_s * SAMPLE_RATE / HOP / 2)) * 2)
+    while True:
+        mel = whisper.log_mel(audio, frames, m.cfg.mels, ops)
+        yield
+        encoded = yield from whisper.encoder_steps(m, mel, ops)
+        yield
+        x = whisper.cross(m, encoded, ops)
+        yield
+        result = yield from whisper_decode.decode_steps(m, x, how, ops)
+        if frames == full or result.silent or sound(result, how):
+            break
+        frames = full
+    if not result.silent and not sound(result, how) and len(options.temperatures) > 1 and beam > 1:
+        again = yield from whisper_decode.decode_steps(
+            m, x, replace(how, temperatures=options.temperatures[1:]), ops
+        )
+        if again.silent or sound(again, how) or again.avg_logprob > result.avg_logprob:
+            result = again
+    return result
+
+
+def sound(r: whisper_decode.Result, how: whisper_decode.Options) -> bool:
+    """Whether a result is likely enough, not repetitive, and not cut off by its limit."""
+    return (
+        r.avg_logprob >= how.logprob_limit
+        and r.compression_ratio <= how.compression_ratio_limit
+        and len(r.tokens) < how.max_tokens
+    )
+
+
+def transcribe(m: Model, audio: F32, options: Options, ops: ModuleType = cpu) -> Transcript:
+    """The final transcript of a whole recording of any length: float32 [n] at 16 kHz."""
+    state = StreamState(m, options, ops)
+    state.feed(audio)
+    return state.final()
+
+
+class StreamState:
+    """One utterance: its sound so far, what's settled of it, and the last partial."""
+
+    def __init__(self, m: Model, options: Options, ops: ModuleType = cpu) -> None:
+        self._m, self._options, self._ops = m, options, ops
+        self._sound = np.zeros(SAMPLE_RATE * 8, np.float32)  # grows by doubling
+        self._fed = 0
+        self._settled: list[whisper_decode.Result] = []
+        self._settled_samples = 0
+        self._partial: tuple[int, ...] = ()
+        self._text = ""
+        self._last: tuple[int, Transcript] | None = None  # samples, and the final made of them
+
+    def feed(self, pcm: F32) -> None:
+        """Append float32 [n] at 16 kHz, samples in [-1, 1]."""
+        need = self._fed + len(pcm)
+        if need > len(self._sound):
+            grown = np.zeros(max(need, 2 * len(self._sound)), np.float32)
+            grown[: self._fed] = self._sound[: self._fed]
+            self._sound = grown
+        self._sound[self._fed : need] = pcm
+        self._fed = need
+
+    def partial(self, num_samples: int | None = None) -> Transcript:
+        """`partial_steps`, at once."""
+        return _run(self.partial_steps(num_samples))
+
+    def final(self, num_samples: int | None = None) -> Transcript:
+        """`final_steps`, at once."""
+        return _run(self.final_steps(num_samples))
+
+    def partial_steps(self, num_samples: int | None = None) -> Generator[None, None, Transcript]:
+        """What the first `num_samples` (all unless told) say so far: greedy, quick, the end may still change."""
+        end = self._end(num_samples)
+        yield from self._settle(end)
+        result = yield from self._decode(self._settled_samples, end, 1, self._partial)
+        self._partial = result.tokens
+        text = self._joined(result)
+        stable = _common_words(self._text, text)
+        self._text = text
+        return _transcript(result, text, stable)
+
+    def final_steps(self, num_samples: int | None = None) -> Generator[None, None, Transcript]:
+        """The transcript of the first `num_samples` (all unless told), as good as the options allow.
+
+        Silence after an earlier final's sound changes nothing: that final is returned.
+        """
+        end = self._end(num_samples)
+        if self._last is not None and self._last[0] <= end and self._silent(self._last[0], end):
+            return self._last[1]
+        yield from self._settle(end)
+        result = yield from self._decode(self._settled_samples, end, self._options.beam, self._partial)
+        text = self._joined(result)
+        transcript = _transcript(result, text, len(text))
+        self._last = (end, transcript)
+        return transcript
+
+    def _end(self, num_samples: int | None) -> int:
+        return self._fed if num_samples is None else max(0, min(num_samples, self._fed))
+
+    def _joined(self, result: whisper_decode.Result) -> str:
+        return " ".join(t for t in (*(r.text for r in self._settled), result.text) if t)
+
+    def _decode(
+        self, start: int, end: int, beam: int, draft: tuple[int, ...]
+    ) -> Generator[None, None, whisper_decode.Result]:
+        prompt = (*self._options.prompt, *(t for r in self._settled[-1:] for t in r.tokens))
+        options = replace(self._options, prompt=prompt[-100:])
+        # A copy: the sound may grow, and move, between steps.
+        return (yield from transcribe_steps(self._m, self._sound[start:end].copy(), options, beam, draft, self._ops))
+
+    def _settle(self, end: int) -> Generator[None, None, None]:
+        """Cut what's too long for one window at its quietest point, and settle the text before the cut."""
+        while end - self._settled_samples > _LONGEST_S * SAMPLE_RATE:
+            start = self._settled_samples
+            cut = start + _quietest(self._sound[start : start + int(_LONGEST_S * SAMPLE_RATE)])
+            result = yield from self._decode(start, cut, self._options.beam, ())
+            self._settled.append(result)
+            self._settled_samples, self._partial = cut, ()
+
+    def _silent(self, start: int, end: int) -> bool:
+        """Whether nothing in between is louder than 4% of the utterance's loud parts (and than -50 dB full scale)."""
+        if end - start < _QUIET_BLOCK:
+            return True
+        loud = float(np.quantile(_levels(self._sound[:start]), 0.9)) if start >= _QUIET_BLOCK else 0.0
+        return bool(_levels(self._sound[start:end]).max() <= max(0.04 * loud, 0.003))
+
+
+def _run(steps: Generator[None, None, Transcript]) -> Transcript:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value
+
+
+def _transcript(r: whisper_decode.Result, text: str, stable: int) -> Transcript:
+    return Transcript(text, r.avg_logprob, r.no_speech_prob, stable, r.language, r.tokens)
+
+
+def _levels(sound: F32) -> F32:
+    """Root mean square of each whole 20 ms."""
+    blocks = sound[: len(sound) // _QUIET_BLOCK * _QUIET_BLOCK].reshape(-1, _QUIET_BLOCK)
+    return np.sqrt(np.square(blocks).mean(1))
+
+
+def _quietest(sound: F32) -> int:
+    """The middle of the quietest 200 ms, not before 15 s, in samples."""
+    levels = np.convolve(_levels(sound), np.full(10, 0.1, np.float32), "valid")
+    first = int(_EARLIEST_CUT_S * SAMPLE_RATE) // _QUIET_BLOCK
+    return (first + int(levels[first:].argmin()) + 5) * _QUIET_BLOCK
+
+
+def _common_words(before: str, now: str) -> int:
+    """Characters of the whole words that `now` begins with and `before` began with too."""
+    count = 0
+    for a, b in zip(before.split(" "), now.split(" "), strict=False):
+        if a != b:
+            break
+        count += len(b) + 1
+    return max(0, count - 1)
