@@ -1,7 +1,7 @@
 """The engine's loop: streams, jobs and the one thread that owns the device.
 
 A lane turns a request into a *job*: an iterator whose every `next` is one bounded step of work. The loop advances the
-job that is most urgent: due first, where every second of work already spent on a job puts it back by a second, so that a
+job that is most urgent: due first, where every second of work already spent on a job puts it back by a second, so a
 long job never holds back a short one for more than a step and none starves. VAD has its own thread, since it is due
 every 32 ms and costs less than a millisecond.
 """

@@ -45,7 +45,7 @@ class ChatLane:
     def _prompt(self, body: p.Generate) -> list[int]:
         """The prompt's tokens; the oldest turns go where it would not fit."""
         messages = [{"role": m.role, "content": m.content} for m in body.messages]
-        room = self._model.config.context - (body.max_tokens or DEFAULT_MAX_TOKENS) - 8
+        room = self._model.config.max_positions - (body.max_tokens or DEFAULT_MAX_TOKENS) - 8
         while True:
             ids = chat_prompts.render(self._codec, messages, body.instructions)
             if len(ids) <= room or len(messages) <= 1:
@@ -70,6 +70,8 @@ class ChatLane:
             session.tokens += chunk
             yield
         assert logits is not None
+        if body.max_tokens == 0:
+            return
         yield from self._decode(stream, tag, body, logits, len(ids), cached)
 
     def _decode(

@@ -163,6 +163,7 @@ class Hearing:
             utterance.asked[tag] = body
         else:
             body = p.Transcribe(end, voiced, "prepare")
+        utterance.partial_open = False  # an open partial gives way
         if utterance.stream is not None:
             utterance.stream.feed(tag, body)
 
