@@ -56,13 +56,13 @@ def add_rms_norm(x: F32, y: F32, weight: F32, eps: float) -> F32:
 
 
 @nb.njit(**_JIT)
-def _rotate_heads(x, table, positions, norm, has_norm, eps, out):  # type: ignore[no-untyped-def]
+def _rotate_heads(x, column, table, positions, norm, has_norm, eps, out):  # type: ignore[no-untyped-def]
     rows, heads, size = out.shape
     half = size // 2
     for m in range(rows):
         cosines, sines = table[positions[m], :half], table[positions[m], half:]
         for h in range(heads):
-            row, to = x[m, h * size : (h + 1) * size], out[m, h]
+            row, to = x[m, column + h * size : column + (h + 1) * size], out[m, h]
             if has_norm:
                 scale = _inverse_rms(row, eps)
                 for i in range(size):
@@ -80,10 +80,12 @@ def _rotate_heads(x, table, positions, norm, has_norm, eps, out):  # type: ignor
 _NO_NORM = np.zeros(0, np.float32)
 
 
-def rotate_heads(x: F32, heads: int, table: F32, positions: NDArray[np.int64], norm: F32 | None, eps: float) -> F32:
+def rotate_heads(
+    x: F32, column: int, heads: int, table: F32, positions: NDArray[np.int64], norm: F32 | None, eps: float
+) -> F32:
     """Optional head norm and rotary embedding; see the reference."""
     out = np.empty((x.shape[0], heads, table.shape[1]), np.float32)
-    _rotate_heads(x, table, positions, _NO_NORM if norm is None else norm, norm is not None, eps, out)
+    _rotate_heads(x, column, table, positions, _NO_NORM if norm is None else norm, norm is not None, eps, out)
     return out
 
 

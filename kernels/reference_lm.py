@@ -29,14 +29,16 @@ def rotary_table(positions: int, head_size: int, base: float) -> F32:
     return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
-def rotate_heads(x: F32, heads: int, table: F32, positions: NDArray[np.int64], norm: F32 | None, eps: float) -> F32:
+def rotate_heads(
+    x: F32, column: int, heads: int, table: F32, positions: NDArray[np.int64], norm: F32 | None, eps: float
+) -> F32:
     """Optional RMS norm of each head, then rotary position embedding on the two halves of each head.
 
-    x [M, heads * d] (may be a column slice), table [P, d] from `rotary_table`, positions [M], norm [d] or None
+    The heads are columns `column` .. of x [M, C]; table [P, d] from `rotary_table`, positions [M], norm [d] or None
     -> [M, heads, d], contiguous. (a, b) -> (a cos - b sin, b cos + a sin) with a, b the halves.
     """
     rows, half = x.shape[0], table.shape[1] // 2
-    y = x.reshape(rows, heads, 2 * half)
+    y = x[:, column : column + heads * 2 * half].reshape(rows, heads, 2 * half)
     if norm is not None:
         y = rms_norm(y, norm, eps)
     cos, sin = table[positions, None, :half], table[positions, None, half:]

@@ -186,10 +186,8 @@ def _layer(
     table = w.rope_local if local else w.rope_global
     y = ops.rms_norm(x, layer.attn_norm, cfg.norm_eps)
     qkv = ops.linear_int8(y, layer.qkv)  # [M, (heads + 2 kv_heads) * head_size]
-    q = ops.rotate_heads(qkv[:, :q_width], cfg.heads, table, positions, layer.q_norm, cfg.norm_eps)
-    k = ops.rotate_heads(
-        qkv[:, q_width : q_width + kv_width], cfg.kv_heads, table, positions, layer.k_norm, cfg.norm_eps
-    )
+    q = ops.rotate_heads(qkv, 0, cfg.heads, table, positions, layer.q_norm, cfg.norm_eps)
+    k = ops.rotate_heads(qkv, q_width, cfg.kv_heads, table, positions, layer.k_norm, cfg.norm_eps)
     v = qkv[:, q_width + kv_width :].reshape(-1, cfg.kv_heads, cfg.head_size)
     mixed = []
     for (kv, _), a, b in zip(spans, starts[:-1], starts[1:], strict=True):
