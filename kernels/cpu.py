@@ -32,9 +32,13 @@ from .cpu_lm import (  # noqa: F401
     argmax_rows,
     attend,
     gated,
+    gated_linear_residual,
+    linear_residual,
+    norm_linear,
     rms_norm,
     rotary_table,
     rotate_heads,
+    rotate_qkv,
 )
 from .cpu_top import top_log_probs  # noqa: F401
 from .cpu_tts import (  # noqa: F401

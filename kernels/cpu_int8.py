@@ -31,8 +31,16 @@ from .reference_int8 import (
 )
 
 __all__ = [
-    "Int8Matrix", "activation_limit", "embedding_rows", "linear_int8", "pack_rows", "quantize_activations",
-    "quantize_rows", "unpack_rows",
+    "Int8Matrix",
+    "activation_limit",
+    "embedding_rows",
+    "linear_int8",
+    "multiply_groups",
+    "pack_rows",
+    "quantize_activations",
+    "quantize_row",
+    "quantize_rows",
+    "unpack_rows",
 ]
 
 F32 = NDArray[np.float32]
@@ -130,7 +138,7 @@ _tile_4x2, _tile_4x1 = _make_tile(4, 2), _make_tile(4, 1)
 
 
 @nb.njit(**_JIT)
-def _groups(x, m_count, pairs, w, x_scale, w_scale, out, out_stride, first, last):  # type: ignore[no-untyped-def]
+def multiply_groups(x, m_count, pairs, w, x_scale, w_scale, out, out_stride, first, last):  # type: ignore[no-untyped-def]
     """Output groups first..last-1 for all rows; every argument but the counts is an address."""
     xs, ws = pairs * 4, pairs * 16
     g = first
@@ -171,18 +179,23 @@ def _groups(x, m_count, pairs, w, x_scale, w_scale, out, out_stride, first, last
 
 
 @nb.njit(fastmath={"nnan", "ninf", "nsz", "contract"}, **_JIT)
+def quantize_row(row, limit, to):  # type: ignore[no-untyped-def]
+    """One row as integers into `to`, which may be one longer (a zero) -> its scale."""
+    top = np.float32(0.0)
+    for k in range(row.shape[0]):
+        top = max(top, abs(row[k]))
+    inverse = np.float32(limit) / top if top > np.float32(0.0) else np.float32(0.0)
+    for k in range(row.shape[0]):
+        to[k] = np.int16(np.rint(row[k] * inverse))
+    if to.shape[0] > row.shape[0]:
+        to[row.shape[0]] = np.int16(0)
+    return top / np.float32(limit)
+
+
+@nb.njit(**_JIT)
 def _quantize(x, limit, q, scale):  # type: ignore[no-untyped-def]
     for m in range(x.shape[0]):
-        row, to = x[m], q[m]
-        top = np.float32(0.0)
-        for k in range(row.shape[0]):
-            top = max(top, abs(row[k]))
-        inverse = np.float32(limit) / top if top > np.float32(0.0) else np.float32(0.0)
-        for k in range(row.shape[0]):
-            to[k] = np.int16(np.rint(row[k] * inverse))
-        if q.shape[1] > row.shape[0]:
-            to[row.shape[0]] = np.int16(0)
-        scale[m] = top / np.float32(limit)
+        scale[m] = quantize_row(x[m], limit, q[m])
 
 
 def quantize_activations(x: F32, limit: int) -> tuple[I16, F32]:
@@ -193,11 +206,11 @@ def quantize_activations(x: F32, limit: int) -> tuple[I16, F32]:
     return q, scale
 
 
-# The buffers come from outside: Numba would free an array of its own after the last mention of it, and an address is none.
+# The buffers come from outside: Numba would free an array of its own after its last mention, and an address is none.
 @nb.njit(**_JIT)
 def _linear_serial(x, limit, packed, scale, q, x_scale, out):  # type: ignore[no-untyped-def]
     _quantize(x, limit, q, x_scale)
-    _groups(
+    multiply_groups(
         q.ctypes.data, x.shape[0], packed.shape[1], packed.ctypes.data, x_scale.ctypes.data, scale.ctypes.data,
         out.ctypes.data, out.shape[1] * 4, 0, packed.shape[0],
     )  # fmt: skip
@@ -211,7 +224,9 @@ def _linear_parallel(x, limit, packed, scale, q, x_scale, out, parts):  # type: 
     ws_at, out_at, rows, stride = scale.ctypes.data, out.ctypes.data, x.shape[0], out.shape[1] * 4
     step = ((groups + parts - 1) // parts + 3) // 4 * 4
     for part in nb.prange(parts):
-        _groups(q_at, rows, pairs, w_at, xs_at, ws_at, out_at, stride, part * step, min(groups, (part + 1) * step))
+        multiply_groups(
+            q_at, rows, pairs, w_at, xs_at, ws_at, out_at, stride, part * step, min(groups, (part + 1) * step)
+        )
 
 
 def linear_int8(x: F32, weight: Int8Matrix, threads: int = 0) -> F32:

@@ -36,9 +36,13 @@ from .reference_lm import (  # noqa: F401
     argmax_rows,
     attend,
     gated,
+    gated_linear_residual,
+    linear_residual,
+    norm_linear,
     rms_norm,
     rotary_table,
     rotate_heads,
+    rotate_qkv,
 )
 from .reference_tts import (  # noqa: F401
     bias_gelu,

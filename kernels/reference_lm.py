@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .reference_int8 import Int8Matrix, linear_int8
+
 F32 = NDArray[np.float32]
 
 
@@ -46,6 +48,20 @@ def rotate_heads(
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(np.float32)
 
 
+def rotate_qkv(
+    x: F32, heads: int, kv_heads: int, table: F32, positions: NDArray[np.int64],
+    q_norm: F32 | None, k_norm: F32 | None, eps: float,
+) -> tuple[F32, F32, F32]:  # fmt: skip
+    """Queries [M, heads, d] and keys [M, kv_heads, d] through `rotate_heads`, values [M, kv_heads, d] as they are.
+
+    x [M, (heads + 2 kv_heads) * d] holds them side by side; the values may share x's memory.
+    """
+    size = table.shape[1]
+    q = rotate_heads(x, 0, heads, table, positions, q_norm, eps)
+    k = rotate_heads(x, heads * size, kv_heads, table, positions, k_norm, eps)
+    return q, k, x[:, (heads + kv_heads) * size :].reshape(-1, kv_heads, size)
+
+
 def attend(q: F32, keys: F32, values: F32, start: int, scale: float, window: int) -> F32:
     """Causal attention of consecutive tokens over a cache that already holds their keys and values.
 
@@ -76,6 +92,23 @@ def gated(x: F32, activation: str) -> F32:
     else:
         raise ValueError(f"activation must be silu or gelu_tanh, is {activation!r}")
     return (gate * up).astype(np.float32)
+
+
+def norm_linear(x: F32, norm: F32, eps: float, weight: Int8Matrix) -> F32:
+    """linear_int8(rms_norm(x)): the way into a block. [M, K] -> [M, N]."""
+    return linear_int8(rms_norm(x, norm, eps), weight)
+
+
+def linear_residual(x: F32, y: F32, weight: Int8Matrix, norm: F32 | None, eps: float) -> F32:
+    """x + linear_int8(y), or x + rms_norm(linear_int8(y)): the way out of a block. x [M, N], may be written over."""
+    z = linear_int8(y, weight)
+    result: F32 = x + z if norm is None else add_rms_norm(x, z, norm, eps)
+    return result
+
+
+def gated_linear_residual(x: F32, y: F32, activation: str, weight: Int8Matrix, norm: F32 | None, eps: float) -> F32:
+    """`linear_residual` of gated(y, activation): y [M, 2 K] for weights of K columns. x [M, N], may be written over."""
+    return linear_residual(x, gated(y, activation), weight, norm, eps)
 
 
 def argmax_rows(x: F32) -> NDArray[np.int64]:

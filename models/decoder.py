@@ -148,8 +148,7 @@ def forward_spans(w: Weights, cfg: Config, spans: Sequence[tuple[KV, Sequence[in
     Each span is (cache, one or more new tokens); the caches are extended. ValueError for an empty span, a token out of
     the vocabulary or a sequence beyond `max_positions`.
     """
-    x = ops.rms_norm(_hidden(w, cfg, spans, ops), w.output_norm, cfg.norm_eps)  # [spans, width]
-    logits: F32 = ops.linear_int8(x, w.head)
+    logits: F32 = ops.norm_linear(_hidden(w, cfg, spans, ops), w.output_norm, cfg.norm_eps, w.head)
     return logits
 
 
@@ -188,14 +187,12 @@ def _layer(
     w: Weights,
     ops: Any,
 ) -> F32:
-    q_width, kv_width = cfg.heads * cfg.head_size, cfg.kv_heads * cfg.head_size
     local = cfg.is_local(index)
     table = w.rope_local if local else w.rope_global
-    y = ops.rms_norm(x, layer.attn_norm, cfg.norm_eps)
-    qkv = ops.linear_int8(y, layer.qkv)  # [M, (heads + 2 kv_heads) * head_size]
-    q = ops.rotate_heads(qkv, 0, cfg.heads, table, positions, layer.q_norm, cfg.norm_eps)
-    k = ops.rotate_heads(qkv, q_width, cfg.kv_heads, table, positions, layer.k_norm, cfg.norm_eps)
-    v = qkv[:, q_width + kv_width :].reshape(-1, cfg.kv_heads, cfg.head_size)
+    qkv = ops.norm_linear(x, layer.attn_norm, cfg.norm_eps, layer.qkv)  # [M, (heads + 2 kv_heads) * head_size]
+    q, k, v = ops.rotate_qkv(
+        qkv, cfg.heads, cfg.kv_heads, table, positions, layer.q_norm, layer.k_norm, cfg.norm_eps
+    )  # [M, heads, head_size], [M, kv_heads, head_size] twice
     mixed = []
     for (kv, _), a, b in zip(spans, starts[:-1], starts[1:], strict=True):
         at = kv.length
@@ -204,21 +201,21 @@ def _layer(
         mixed.append(
             ops.attend(q[a:b], kv.keys[index], kv.values[index], at, cfg.attention_scale, cfg.window if local else 0)
         )
-    y = ops.linear_int8(mixed[0] if len(mixed) == 1 else np.concatenate(mixed), layer.attn_output)
-    x = x + y if layer.post_attention_norm is None else ops.add_rms_norm(x, y, layer.post_attention_norm, cfg.norm_eps)
-    y = ops.rms_norm(x, layer.ffn_norm, cfg.norm_eps)
-    y = ops.linear_int8(ops.gated(ops.linear_int8(y, layer.gate_up), cfg.activation), layer.ffn_down)
-    return x + y if layer.post_ffw_norm is None else ops.add_rms_norm(x, y, layer.post_ffw_norm, cfg.norm_eps)
+    y = mixed[0] if len(mixed) == 1 else np.concatenate(mixed)  # [M, heads * head_size]
+    x = ops.linear_residual(x, y, layer.attn_output, layer.post_attention_norm, cfg.norm_eps)
+    y = ops.norm_linear(x, layer.ffn_norm, cfg.norm_eps, layer.gate_up)  # [M, 2 hidden]
+    x = ops.gated_linear_residual(x, y, cfg.activation, layer.ffn_down, layer.post_ffw_norm, cfg.norm_eps)
+    return x
 
 
 def forward(w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], ops: Any = cpu) -> F32:
-    """Append tokens to one sequence -> logits float32 [vocab] after the last. Feed a long prompt in chunks of up to 64."""
+    """Append tokens to one sequence -> logits float32 [vocab] after the last. Long prompts go in chunks, up to 64."""
     result: F32 = forward_spans(w, cfg, [(kv, tokens)], ops)[0]
     return result
 
 
 def extend(w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], ops: Any = cpu) -> None:
-    """Append tokens to one sequence without logits, for all but the last chunk of a prompt: the head is not computed."""
+    """Append tokens to one sequence without computing logits: for all but the last chunk of a prompt."""
     _hidden(w, cfg, [(kv, tokens)], ops)
 
 
@@ -343,7 +340,9 @@ def _packed_bytes(shape: tuple[int, int] | tuple[int]) -> int:
     return 0 if len(shape) == 1 else _aligned(math.prod(_packed_shape(shape)))
 
 
-def _read(stored: Any, names: set[str], name: str, shape: tuple[int, int] | tuple[int], path: Path, arena: _Arena) -> Any:
+def _read(
+    stored: Any, names: set[str], name: str, shape: tuple[int, int] | tuple[int], path: Path, arena: _Arena
+) -> Any:
     def take(key: str, dtype: Any, wanted: tuple[int, ...]) -> Any:
         if key not in names:
             raise WeightsError(path, f"tensor {key} is missing; run `bargein models pull` again")
@@ -351,7 +350,8 @@ def _read(stored: Any, names: set[str], name: str, shape: tuple[int, int] | tupl
         array = stored.get_tensor(key)
         if array.dtype != dtype or array.shape != wanted:
             raise WeightsError(
-                path, f"tensor {key} should be {np.dtype(dtype)} {wanted}, is {array.dtype} {array.shape}; "
+                path,
+                f"tensor {key} should be {np.dtype(dtype)} {wanted}, is {array.dtype} {array.shape}; "
                 "run `bargein models pull` again",
             )
         return array
