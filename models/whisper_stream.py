@@ -39,8 +39,8 @@ class Options:
     language: str | None = "en"  # None: detect at each final (multilingual models)
     prompt: tuple[int, ...] = ()  # tokens of text that came before, to lean on its names and spelling
     temperatures: tuple[float, ...] = (0.0, 0.4, 0.8)
-    tail_s: float = 1.0  # silence after the sound, in every window
-    min_window_s: float = 3.0  # shorter windows make the model invent
+    tail_s: float = 2.0  # silence after the sound, in every window
+    min_window_s: float = 6.0  # shorter windows make the model invent
     tokens_per_s: float = 10.0  # nobody speaks faster: more is a loop
     full_window: bool = False  # decode every utterance in the 30 s window the model was trained on
 
@@ -120,7 +120,14 @@ def sound(r: whisper_decode.Result, how: whisper_decode.Options) -> bool:
         r.avg_logprob >= how.logprob_limit
         and r.compression_ratio <= how.compression_ratio_limit
         and len(r.tokens) < how.max_tokens
+        and not doubled(r.text)
     )
+
+
+def doubled(text: str) -> bool:
+    """Whether a text says itself twice (three words or more, but for case and stops): a short window's usual mistake."""
+    words = [w for w in ("".join(c for c in w if c.isalnum()) for w in text.lower().split()) if w]
+    return any(words[:n] == words[n : 2 * n] for n in range(max(3, len(words) // 3), len(words) // 2 + 1))
 
 
 def transcribe(m: Model, audio: F32, options: Options, ops: ModuleType = cpu) -> Transcript:
