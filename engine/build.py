@@ -9,7 +9,7 @@ import numba
 from bargein.models import decoder, hibari, silero, smart_turn, store, whisper, whisper_stream
 from bargein.models.tokenizer import load_codec
 
-from .core import Core
+from .core import Core, Lane
 from .lanes.chat import ChatLane
 from .lanes.stt import SttLane
 from .lanes.tts import TtsLane
@@ -21,10 +21,11 @@ from .models_used import chosen
 def build(*, stt: str = "", chat: str = "", threads: int = 0) -> tuple[Core, dict[str, str]]:
     """Load the models and return the core (not started) with the names used. Raises WeightsError."""
     names = chosen(stt=stt, chat=chat)
-    numba.set_num_threads(min(threads or os.cpu_count() or 1, numba.config.NUMBA_NUM_THREADS))
+    if threads:
+        numba.set_num_threads(min(threads, os.cpu_count() or 1))
     folders = {task: store.path(name) for task, name in names.items()}
     speech = whisper.load(folders["stt"])
-    lanes = {
+    lanes: dict[str, Lane] = {
         "stt": SttLane(speech, whisper_stream.Options()),
         "turn": TurnLane(smart_turn.load(folders["turn"])),
         "chat": ChatLane(decoder.load(folders["chat"]), load_codec(folders["chat"])),

@@ -1,15 +1,14 @@
 """The engine's loop: streams, jobs and the one thread that owns the device.
 
-A lane turns a request into a *job*: an iterator whose every `next` is one bounded step of work. The loop always
-advances the job that is due first, so that a long job never holds back an urgent one for more than a step. VAD has its
-own thread, since it is due every 32 ms and costs less than a millisecond.
+A lane turns a request into a *job*: an iterator whose every `next` is one bounded step of work. The loop advances the
+job that is most urgent: due first, where every second of work already spent on a job puts it back by a second, so a
+long job never holds back a short one for more than a step and none starves. VAD has its own thread, since it is due
+every 32 ms and costs less than a millisecond.
 """
 
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
 import logging
 import threading
 import time
@@ -24,7 +23,9 @@ log = logging.getLogger("bargein.engine")
 
 Send = Callable[[p.Reply], None]
 
+# What a class's work may wait, and how soon a lane's result would be missed, in seconds.
 CLASS_DELAY_S = {"live": 0.0, "speculative": 0.25, "interactive": 0.5, "bulk": 5.0}
+LANE_DELAY_S = {"turn": 0.0, "stt": 0.1, "chat": 0.1, "tts": 0.05}
 
 
 @dataclass(slots=True)
@@ -93,7 +94,13 @@ class Job:
     tag: int
     due: float
     steps: Iterator[None]
+    used: float = 0.0  # seconds of device time
     cancelled: bool = False
+
+    @property
+    def urgency(self) -> float:
+        """The smaller, the sooner."""
+        return self.due + self.used
 
 
 class Core:
@@ -105,8 +112,7 @@ class Core:
         self._streams: dict[tuple[int, int], Stream] = {}  # (connection, stream id)
         self._inbox: deque[tuple[int, p.Request, Send]] = deque()
         self._wake = threading.Condition()
-        self._jobs: list[tuple[float, int, Job]] = []
-        self._order = itertools.count()
+        self._jobs: list[Job] = []
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="device", daemon=True)
         self._vad_thread: VadThread | None = VadThread(vad) if vad is not None else None
@@ -171,7 +177,7 @@ class Core:
                 self._advance(job)
 
     def _runnable(self) -> bool:
-        return any(not job.stream.stalled for _, _, job in self._jobs)
+        return any(not job.stream.stalled for job in self._jobs)
 
     def _receive(self, connection: int, request: p.Request, deliver: Send) -> None:
         key = (connection, request.stream)
@@ -185,7 +191,7 @@ class Core:
                     return
                 self._start(stream, tag, body, request.due_ms)
             case p.Cancel(tag=tag):
-                for _, _, job in self._jobs:
+                for job in self._jobs:
                     if job.stream is stream and (tag is None or job.tag == tag):
                         job.cancelled = True
             case p.Credit(count=count):
@@ -222,14 +228,14 @@ class Core:
             stream.fail(tag, str(problem))
             return
         if steps is not None:
-            due = time.monotonic() + due_ms / 1000 + CLASS_DELAY_S[stream.cls]
-            heapq.heappush(self._jobs, (due, next(self._order), Job(stream, tag, due, steps)))
+            due = time.monotonic() + due_ms / 1000 + CLASS_DELAY_S[stream.cls] + LANE_DELAY_S[stream.lane]
+            self._jobs.append(Job(stream, tag, due, steps))
 
     def _close(self, key: tuple[int, int], stream: Stream) -> None:
         with stream.lock:
             stream.closed = True
             stream.backlog.clear()
-        for _, _, job in self._jobs:
+        for job in self._jobs:
             if job.stream is stream:
                 job.cancelled = True
         if stream.lane == "vad" and self._vad_thread is not None:
@@ -239,35 +245,24 @@ class Core:
         del self._streams[key]
 
     def _next(self) -> Job | None:
-        """The job that is due first and whose reader keeps up; cancelled ones fall out."""
-        live = []
-        for entry in self._jobs:
-            if entry[2].cancelled:
-                with contextlib.suppress(Exception):
-                    entry[2].steps.close()  # type: ignore[attr-defined]
-            else:
-                live.append(entry)
-        if len(live) != len(self._jobs):
-            heapq.heapify(live)
-            self._jobs = live
-        for entry in sorted(self._jobs)[:64]:
-            if not entry[2].stream.stalled:
-                return entry[2]
-        return None
+        """The most urgent job whose reader keeps up; cancelled ones fall out."""
+        for job in [job for job in self._jobs if job.cancelled]:
+            self._jobs.remove(job)
+            with contextlib.suppress(Exception):
+                job.steps.close()  # type: ignore[attr-defined]
+        return min((job for job in self._jobs if not job.stream.stalled), key=lambda job: job.urgency, default=None)
 
     def _advance(self, job: Job) -> None:
+        started = time.monotonic()
         try:
             next(job.steps)
         except StopIteration:
-            self._drop(job)
+            self._jobs.remove(job)
         except Exception as problem:  # a lane's bug ends that work, never the engine
             log.exception("%s failed", job.stream.lane)
             job.stream.fail(job.tag, f"{type(problem).__name__}: {problem}")
-            self._drop(job)
-
-    def _drop(self, job: Job) -> None:
-        self._jobs = [entry for entry in self._jobs if entry[2] is not job]
-        heapq.heapify(self._jobs)
+            self._jobs.remove(job)
+        job.used += time.monotonic() - started
 
 
 class BatchLane(Lane, Protocol):

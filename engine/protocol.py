@@ -66,7 +66,7 @@ class ChatTurn(Message, frozen=True):
 
 
 class Generate(Message, frozen=True):
-    """chat: continue the conversation. None: the model's own setting."""
+    """chat: continue the conversation. None: the model's own setting. `max_tokens` 0: only read the prompt."""
 
     messages: tuple[ChatTurn, ...]
     instructions: str

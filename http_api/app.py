@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import web
+
 from bargein.engine.client import EngineClient, InprocLink
 from bargein.engine.supervisor import EngineExited, Supervisor
 

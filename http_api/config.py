@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+
 from bargein.realtime.settings import Settings, SettingsError, apply, parse
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from aiohttp import web
+
 from bargein.engine.client import EngineUnavailable
 from bargein.pipeline.runner import SessionRunner
 from bargein.pipeline.transports.websocket import WebSocketTransport, serve

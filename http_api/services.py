@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
+
 from bargein.engine.client import EngineClient
 from bargein.pipeline.nodes.chat import ChatSource, EngineChat, UpstreamChat
 from bargein.pipeline.runner import SessionRunner

@@ -27,6 +27,15 @@ from .cpu_int8 import (  # noqa: F401
     quantize_rows,
     unpack_rows,
 )
+from .cpu_lm import (  # noqa: F401
+    add_rms_norm,
+    argmax_rows,
+    attend,
+    gated,
+    rms_norm,
+    rotary_table,
+    rotate_heads,
+)
 from .cpu_top import top_log_probs  # noqa: F401
 from .cpu_tts import (  # noqa: F401
     bias_gelu,

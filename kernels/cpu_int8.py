@@ -171,23 +171,19 @@ def quantize_activations(x: F32, limit: int) -> tuple[I16, F32]:
     return q, scale
 
 
+# The buffers come from outside: Numba would free an array of its own after the last mention of it, and an address is none.
 @nb.njit(**_JIT)
-def _linear_serial(x, limit, packed, scale, out):  # type: ignore[no-untyped-def]
-    pairs = packed.shape[1]
-    q = np.empty((x.shape[0], 2 * pairs), np.int16)
-    x_scale = np.empty(x.shape[0], np.float32)
+def _linear_serial(x, limit, packed, scale, q, x_scale, out):  # type: ignore[no-untyped-def]
     _quantize(x, limit, q, x_scale)
     _groups(
-        q.ctypes.data, x.shape[0], pairs, packed.ctypes.data, x_scale.ctypes.data, scale.ctypes.data,
+        q.ctypes.data, x.shape[0], packed.shape[1], packed.ctypes.data, x_scale.ctypes.data, scale.ctypes.data,
         out.ctypes.data, out.shape[1] * 4, 0, packed.shape[0],
     )  # fmt: skip
 
 
 @nb.njit(parallel=True, **_JIT)
-def _linear_parallel(x, limit, packed, scale, out, parts):  # type: ignore[no-untyped-def]
+def _linear_parallel(x, limit, packed, scale, q, x_scale, out, parts):  # type: ignore[no-untyped-def]
     pairs, groups = packed.shape[1], packed.shape[0]
-    q = np.empty((x.shape[0], 2 * pairs), np.int16)
-    x_scale = np.empty(x.shape[0], np.float32)
     _quantize(x, limit, q, x_scale)
     q_at, w_at, xs_at = q.ctypes.data, packed.ctypes.data, x_scale.ctypes.data
     ws_at, out_at, rows, stride = scale.ctypes.data, out.ctypes.data, x.shape[0], out.shape[1] * 4
@@ -198,11 +194,14 @@ def _linear_parallel(x, limit, packed, scale, out, parts):  # type: ignore[no-un
 
 def linear_int8(x: F32, weight: Int8Matrix, threads: int = 0) -> F32:
     """x W^T for int8 weights; see the reference. threads: 0 takes Numba's count, 1 stays on this thread."""
-    out = np.empty((x.shape[0], weight.packed.shape[0] * 8), np.float32)
+    rows, (groups, pairs) = x.shape[0], weight.packed.shape[:2]
+    out = np.empty((rows, groups * 8), np.float32)
+    q = np.empty((rows, pairs * 2), np.int16)
+    x_scale = np.empty(rows, np.float32)
     limit = activation_limit(weight.columns)
     parts = threads or nb.get_num_threads()
-    if parts == 1 or weight.packed.size * x.shape[0] < 200_000:
-        _linear_serial(x, limit, weight.packed, weight.scale, out)
+    if parts == 1 or weight.packed.size * rows < 200_000:
+        _linear_serial(x, limit, weight.packed, weight.scale, q, x_scale, out)
     else:
-        _linear_parallel(x, limit, weight.packed, weight.scale, out, parts)
-    return out[:, : weight.rows] if out.shape[1] != weight.rows else out
+        _linear_parallel(x, limit, weight.packed, weight.scale, q, x_scale, out, parts)
+    return out[:, : weight.rows] if groups * 8 != weight.rows else out

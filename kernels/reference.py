@@ -31,6 +31,15 @@ from .reference_int8 import (  # noqa: F401
     quantize_rows,
     unpack_rows,
 )
+from .reference_lm import (  # noqa: F401
+    add_rms_norm,
+    argmax_rows,
+    attend,
+    gated,
+    rms_norm,
+    rotary_table,
+    rotate_heads,
+)
 from .reference_tts import (  # noqa: F401
     bias_gelu,
     depthwise_conv_norm,

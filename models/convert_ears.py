@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from .errors import WeightsError
 from .readers_ct2 import read_ct2
-from .readers_onnx import read_onnx
+from .readers_onnx import OnnxFile, dequantize, read_onnx
 
 _AGAIN = "fetch it again with `bargein models pull`"
 

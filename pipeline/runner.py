@@ -204,6 +204,8 @@ class SessionRunner:
             case f.StartChat():
                 self.epochs.admit(effect.epoch)
                 self._call.prompts.send_nowait(effect)
+            case f.PrimeChat():
+                self._source.prime(effect)
             case f.RetireEpoch(epoch):
                 self.epochs.retire(epoch)
             case f.FlushOutput(epoch):

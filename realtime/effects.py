@@ -116,6 +116,14 @@ class StartChat:
 
 
 @dataclass(frozen=True, slots=True)
+class PrimeChat:
+    """A reply to these messages is likely soon: have the prompt read, write nothing. May be ignored."""
+
+    messages: tuple[ChatMessage, ...]
+    instructions: str
+
+
+@dataclass(frozen=True, slots=True)
 class RetireEpoch:
     """The response is over: nothing of this epoch may have an effect any more, queued audio of it is dropped."""
 
@@ -148,6 +156,7 @@ Effect = (
     | DropAudio
     | AskEou
     | StartChat
+    | PrimeChat
     | RetireEpoch
     | FlushOutput
     | Close

@@ -14,7 +14,7 @@ from . import events as e
 from . import response, turn
 from .conversation import Message
 from .draft import Draft
-from .effects import Close, Effect, StopStt
+from .effects import Close, Effect, PrimeChat, StopStt
 from .ids import IdStream, ItemId
 from .settings import Settings, apply
 from .state import Active, Pending, Session, Silent, Terminated, live
@@ -136,6 +136,7 @@ def _open(d: Draft, ev: e.Opened) -> None:
     d.set(id=d.fresh("sess"))
     d.set(conversation_id=d.fresh("conv"))
     d.emit(a.SessionCreated(d.s.id, d.s.settings))
+    d.do(PrimeChat((), ev.settings.instructions))
     d.arm("max_duration", d.at + 1000 * ev.settings.session_max_duration_s)
 
 
@@ -199,6 +200,8 @@ def _update(d: Draft, ev: e.UpdateSession) -> None:
     turn.detection_changed(d, before.turn_detection)
     _rearm_duration(d, before, after)
     d.emit(a.SessionUpdated(d.s.id, after))
+    if after.instructions != before.instructions and live(d.s.resp) is None:
+        d.do(PrimeChat(d.s.conversation.chat_messages(), after.instructions))
 
 
 def _rearm_duration(d: Draft, before: Settings, after: Settings) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from . import alphabet as a
 from . import events as e
 from . import response
-from .conversation import Message, Part
+from .conversation import Message, Part, to_chat
 from .detector import (
     WINDOW_MS,
     Detector,
@@ -27,7 +27,7 @@ from .detector import (
 )
 from .detector import Stopped as StoppedEdge
 from .draft import Draft
-from .effects import AskEou, DropAudio, FlushStt, PrepareStt, SealBuffer, StartStt, StopStt
+from .effects import AskEou, DropAudio, FlushStt, PrepareStt, PrimeChat, SealBuffer, StartStt, StopStt
 from .eou import commit_delay_ms, hard_cap_ms, is_noise
 from .ids import ItemId
 from .settings import TurnDetection
@@ -346,12 +346,22 @@ def stop_transcript(d: Draft, ev: e.SttStopTranscript) -> None:
     if isinstance(vad, Stopped) and vad.flush == ev.flush:
         d.set(vad=replace(vad, transcript=ev.transcript))
         d.note("stt", "stop_transcript", item_id=ev.item_id, text=ev.transcript.text)
+        _prime(d, vad, ev.transcript.text)
         if vad.ask is not None:
             d.arm("eou_timeout", d.at + d.s.settings.eou.inference_timeout_ms)
         return
     sealed = next((b for b in d.s.sealed if b.item_id == ev.item_id and b.flush == ev.flush), None)
     if sealed is not None:
         _transcribed(d, sealed, ev.transcript)
+
+
+def _prime(d: Draft, vad: Stopped, text: str) -> None:
+    """If the turn ends with these words chat will be asked this: let it read the prompt while EOU decides."""
+    s = d.s.settings
+    wanted = s.turn_detection is not None and s.turn_detection.create_response and s.type == "realtime"
+    if wanted and text.strip() and live(d.s.resp) is None:
+        said = Message(vad.item_id, "user", (Part("input_audio", text.strip()),))
+        d.do(PrimeChat(to_chat((*d.s.conversation.items, said)), s.instructions))
 
 
 def _done_waiting(d: Draft, sealed: Sealed) -> None:

@@ -7,7 +7,7 @@ the last word heard) rewinds the cache to where they part.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from bargein.models import chat_prompts, decoder, sampling
 from bargein.models.tokenizer import Detokenizer, TextCodec
@@ -19,12 +19,6 @@ PREFILL_CHUNK = 32
 DEFAULT_MAX_TOKENS = 160
 
 
-@dataclass(slots=True)
-class _Session:
-    kv: decoder.KV
-    tokens: list[int] = field(default_factory=list)  # what the cache holds
-
-
 class ChatLane:
     """`codec`: the model's tokenizer."""
 
@@ -32,7 +26,7 @@ class ChatLane:
         self._model, self._codec = model, codec
 
     def open(self, stream: Stream) -> None:
-        stream.state = _Session(decoder.new_kv(self._model.config))
+        stream.state = decoder.new_kv(self._model.config)
 
     def close(self, stream: Stream) -> None:
         stream.state = None
@@ -45,39 +39,42 @@ class ChatLane:
     def _prompt(self, body: p.Generate) -> list[int]:
         """The prompt's tokens; the oldest turns go where it would not fit."""
         messages = [{"role": m.role, "content": m.content} for m in body.messages]
-        room = self._model.config.context - (body.max_tokens or DEFAULT_MAX_TOKENS) - 8
+        room = self._model.config.max_positions - (body.max_tokens or DEFAULT_MAX_TOKENS) - 8
         while True:
-            ids = chat_prompts.render(self._codec, messages, body.instructions)
+            ids = chat_prompts.render(self._model.config.kind, self._codec, messages, body.instructions)
             if len(ids) <= room or len(messages) <= 1:
                 return ids[-room:]
             del messages[0]
 
     def _generate(self, stream: Stream, tag: int, body: p.Generate) -> Iterator[None]:
-        session: _Session = stream.state
+        kv: decoder.KV = stream.state
         w, cfg = self._model.weights, self._model.config
         ids = self._prompt(body)
         cached = 0
-        for have, want in zip(session.tokens, ids[:-1], strict=False):  # the last token is always computed
+        for have, want in zip(kv.tokens, ids[:-1], strict=False):  # the last token is always computed
             if have != want:
                 break
             cached += 1
-        decoder.rewind(session.kv, cached)
-        del session.tokens[cached:]
+        decoder.rewind(kv, cached)
         logits = None
         for start in range(cached, len(ids), PREFILL_CHUNK):
             chunk = ids[start : start + PREFILL_CHUNK]
-            logits = decoder.forward(w, cfg, session.kv, chunk)
-            session.tokens += chunk
+            logits = decoder.forward(w, cfg, kv, chunk)
             yield
         assert logits is not None
+        if body.max_tokens == 0:
+            return
         yield from self._decode(stream, tag, body, logits, len(ids), cached)
 
     def _decode(
         self, stream: Stream, tag: int, body: p.Generate, logits: decoder.F32, given: int, cached: int
     ) -> Iterator[None]:
-        session: _Session = stream.state
+        kv: decoder.KV = stream.state
         w, cfg = self._model.weights, self._model.config
-        sampler = sampling.Sampler(chat_prompts.sampling_defaults(self._codec), temperature=body.temperature, seed=body.seed)
+        settings = replace(chat_prompts.sampling(cfg.kind), seed=body.seed)
+        if body.temperature is not None:
+            settings = replace(settings, temperature=body.temperature)
+        sampler = sampling.Sampler(settings)
         stop = chat_prompts.Stop(self._codec)
         text = Detokenizer(self._codec)
         limit = body.max_tokens or DEFAULT_MAX_TOKENS
@@ -86,14 +83,13 @@ class ChatLane:
         while made < limit:
             token = sampler.choose(logits)
             made += 1
-            piece, over = stop.feed(token, text.feed(token))
+            piece, over = stop.feed(token, text.push(token))
             if piece:
                 stream.send(tag, p.Token(piece))
             if over:
                 finish = "stop"
                 break
-            logits = decoder.forward(w, cfg, session.kv, [token])
-            session.tokens.append(token)
+            logits = decoder.forward(w, cfg, kv, [token])
             yield
         stream.send(tag, p.Generated("stop" if finish == "stop" else "length", given, made, cached))
 

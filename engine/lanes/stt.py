@@ -7,7 +7,7 @@ the answer is adopted when nothing but silence has come since.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +24,7 @@ class _Session:
     answers: dict[int, p.Words] = field(default_factory=dict)  # by last voiced sample
     running: int | None = None  # the last voiced sample that is being worked on
     waiting: list[int] = field(default_factory=list)  # tags that want that answer
+    num_finals: int = 0  # asked for so far; a partial that was begun before gives way
 
 
 class SttLane:
@@ -46,6 +47,8 @@ class SttLane:
         if not isinstance(body, p.Transcribe):
             raise ValueError(f"the stt lane takes no {type(body).__name__}")
         voiced = body.voiced_samples
+        if body.kind != "partial":
+            session.num_finals += 1
         if body.kind == "final":
             if (ready := session.answers.get(voiced)) is not None:
                 stream.send(tag, ready)
@@ -59,7 +62,10 @@ class SttLane:
         session: _Session = stream.state
         started = time.monotonic()
         if body.kind == "partial":
-            result = yield from session.audio.partial_steps(body.num_samples)
+            partial = yield from self._partial(session, body.num_samples)
+            if partial is None:
+                return
+            result = partial
         else:
             session.running = body.voiced_samples
             try:
@@ -81,9 +87,23 @@ class SttLane:
         for waiting in ([tag] if body.kind == "final" else []) + tags:
             stream.send(waiting, words)
 
+    def _partial(self, session: _Session, num_samples: int) -> Generator[None, None, whisper_stream.Transcript | None]:
+        """A partial, or None where a final was asked for meanwhile."""
+        before = session.num_finals
+        steps = session.audio.partial_steps(num_samples)
+        while session.num_finals == before:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                result: whisper_stream.Transcript = stop.value
+                return result
+            yield
+        return None
+
     def warm(self) -> None:
         noise = np.random.default_rng(0).normal(0, 0.01, 16000).astype(np.float32)
         state = whisper_stream.StreamState(self._model, self._options)
         state.feed(noise)
-        for _ in state.final_steps(len(noise)):
-            pass
+        for steps in (state.partial_steps(8000), state.final_steps(len(noise))):
+            for _ in steps:
+                pass

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import aiohttp
+
 from bargein.engine import protocol as p
 from bargein.engine.client import EngineClient, EngineStream, EngineUnavailable
 from bargein.realtime import events as e
 from bargein.realtime.conversation import ChatMessage
-from bargein.realtime.effects import StartChat
+from bargein.realtime.effects import PrimeChat, StartChat
 
 from ..channel import Channel, Epochs
 from ..messages import TextPiece
@@ -23,6 +24,8 @@ log = logging.getLogger("bargein.chat")
 
 Tell = Callable[[e.Input], None]
 Now = Callable[[], float]
+
+PRIME_TAG = 0  # of a prompt that is read ahead; responses are numbered from 1
 
 
 class ChatFailure(Exception):
@@ -45,6 +48,9 @@ class ChatSource(Protocol):
 
     def generate(self, ask: StartChat) -> AsyncIterator[str | Finish]:
         """Text as it comes, then one Finish. Raises ChatFailure."""
+
+    def prime(self, prompt: PrimeChat) -> None:
+        """Read a prompt that may be asked soon. Never fails."""
 
     async def close(self) -> None:
         """Let go of connections."""
@@ -111,13 +117,22 @@ class EngineChat:
     def _lost(self) -> None:
         self._failed(None, "the engine was lost")
 
+    def prime(self, prompt: PrimeChat) -> None:
+        try:
+            stream = self._open()
+        except EngineUnavailable:
+            return
+        stream.cancel(PRIME_TAG)
+        stream.feed(PRIME_TAG, p.Generate(_turns(prompt.messages), prompt.instructions, max_tokens=0))
+
     async def generate(self, ask: StartChat) -> AsyncIterator[str | Finish]:
         stream = self._open()
         tag = int(ask.epoch)
         queue: asyncio.Queue[p.Answer | Exception] = asyncio.Queue()
         self._queues[tag] = queue
-        turns = tuple(p.ChatTurn(m.role, _plain(m)) for m in ask.messages)
-        stream.feed(tag, p.Generate(turns, ask.instructions, ask.max_output_tokens, ask.temperature))
+        body = p.Generate(_turns(ask.messages), ask.instructions, ask.max_output_tokens, ask.temperature)
+        stream.cancel(PRIME_TAG)
+        stream.feed(tag, body)
         finished = False
         try:
             while True:
@@ -141,6 +156,10 @@ class EngineChat:
             self._stream.close()
 
 
+def _turns(messages: tuple[ChatMessage, ...]) -> tuple[p.ChatTurn, ...]:
+    return tuple(p.ChatTurn(m.role, _plain(m)) for m in messages)
+
+
 def _plain(m: ChatMessage) -> str:
     """The embedded models know no tools: calls and results are told in words."""
     calls = "".join(f"\n(called {name} with {arguments})" for _, name, arguments in m.tool_calls)
@@ -155,6 +174,9 @@ class UpstreamChat:
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._model = model
         self._http: aiohttp.ClientSession | None = None
+
+    def prime(self, prompt: PrimeChat) -> None:
+        """The server is not ours: nothing to do."""
 
     async def generate(self, ask: StartChat) -> AsyncIterator[str | Finish]:
         if self._http is None:

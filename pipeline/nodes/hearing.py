@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from bargein.engine import protocol as p
 from bargein.engine.client import EngineClient, EngineStream, EngineUnavailable
 from bargein.realtime import effects as f
@@ -162,6 +163,7 @@ class Hearing:
             utterance.asked[tag] = body
         else:
             body = p.Transcribe(end, voiced, "prepare")
+        utterance.partial_open = False  # an open partial gives way
         if utterance.stream is not None:
             utterance.stream.feed(tag, body)
 

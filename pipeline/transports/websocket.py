@@ -11,6 +11,7 @@ import time
 from collections import deque
 
 from aiohttp import WSMsgType, web
+
 from bargein.realtime import events as e
 
 from ..runner import SessionRunner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from bargein.realtime import alphabet as a
 from bargein.realtime import effects as f
 from bargein.realtime import events as e

@@ -1,0 +1,14 @@
+"""`bargein bench`: what can be measured, and where it is."""
+
+from __future__ import annotations
+
+
+def run(what: str, argv: list[str]) -> int:
+    """Run a benchmark by name; returns the exit status."""
+    if what in ("call", "barge"):
+        from bargein.client import bench_call
+
+        return bench_call.run(what, argv)
+    from bargein.models import bench
+
+    return bench.run(what, argv)

@@ -1,0 +1,321 @@
+"""The decoder-only language model: one graph for the Llama and Gemma 3 shapes, weights in int8.
+
+A layer is attention and a gated feed-forward net, each behind an RMS norm (Gemma 3 puts another norm after each, and
+norms queries and keys). Rotary positions, grouped-query attention, some layers seeing only a sliding window, embedding
+tied to the head. Checkpoints: SmolLM2-135M-Instruct and Gemma 3 270M, from GGUF.
+
+One call takes rows of several sequences (`forward_spans`): prefill chunks and single decode tokens alike. A decode
+row's result is bit for bit the same whatever else is in the call: the int8 products are exact integers and attention
+goes sequence by sequence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from bargein.kernels import cpu
+from bargein.kernels.reference import Int8Matrix
+
+from .errors import WeightsError
+
+F32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Hyperparameters; everything the two shapes differ in is a field."""
+
+    kind: str
+    vocab: int
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    hidden: int
+    norm_eps: float
+    rope_base: float
+    context: int
+    activation: str = "silu"
+    qk_norm: bool = False
+    post_norms: bool = False
+    embedding_scale: float = 1.0
+    rope_base_local: float = 10000.0
+    window: int = 0
+    global_every: int = 0
+    tied: bool = True
+    max_positions: int = 8192
+
+    @property
+    def attention_scale(self) -> float:
+        return float(self.head_size**-0.5)
+
+    def is_local(self, layer: int) -> bool:
+        """Whether a layer sees only the sliding window: all but every `global_every`-th."""
+        return self.window > 0 and (self.global_every == 0 or (layer + 1) % self.global_every != 0)
+
+
+class Layer(NamedTuple):
+    """Weights of one layer; the norms a shape lacks are None."""
+
+    attn_norm: F32
+    qkv: Int8Matrix
+    q_norm: F32 | None
+    k_norm: F32 | None
+    attn_output: Int8Matrix
+    post_attention_norm: F32 | None
+    ffn_norm: F32
+    gate_up: Int8Matrix
+    ffn_down: Int8Matrix
+    post_ffw_norm: F32 | None
+
+
+class Weights(NamedTuple):
+    """All weights: the embedding (which is also the head when tied), the last norm, layers, rotary tables."""
+
+    embedding: Int8Matrix
+    head: Int8Matrix
+    output_norm: F32
+    layers: tuple[Layer, ...]
+    rope_global: F32
+    rope_local: F32
+
+
+class Model(NamedTuple):
+    """A loaded language model."""
+
+    config: Config
+    weights: Weights
+
+
+@dataclass(slots=True)
+class KV:
+    """One sequence's cache: keys and values [layers, kv_heads, capacity, head_size], `length` tokens of them valid."""
+
+    keys: F32
+    values: F32
+    length: int = 0
+    tokens: list[int] = field(default_factory=list)
+
+    @property
+    def capacity(self) -> int:
+        return int(self.keys.shape[2])
+
+    @property
+    def num_bytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+
+def new_kv(cfg: Config, capacity: int = 256) -> KV:
+    """An empty cache with room for `capacity` tokens; it grows by itself."""
+    shape = (cfg.layers, cfg.kv_heads, capacity, cfg.head_size)
+    return KV(np.empty(shape, np.float32), np.empty(shape, np.float32))
+
+
+def rewind(kv: KV, length: int) -> None:
+    """Forget all but the first `length` tokens; the next forward writes over them."""
+    if not 0 <= length <= kv.length:
+        raise ValueError(f"cannot rewind a cache of {kv.length} tokens to {length}")
+    kv.length = length
+    del kv.tokens[length:]
+
+
+def _reserve(kv: KV, tokens: int) -> None:
+    if kv.length + tokens <= kv.capacity:
+        return
+    capacity = kv.capacity
+    while capacity < kv.length + tokens:
+        capacity *= 2
+    for name in ("keys", "values"):
+        old = getattr(kv, name)
+        grown = np.empty((*old.shape[:2], capacity, old.shape[3]), np.float32)
+        grown[:, :, : kv.length] = old[:, :, : kv.length]
+        setattr(kv, name, grown)
+
+
+def forward_spans(w: Weights, cfg: Config, spans: Sequence[tuple[KV, Sequence[int]]], ops: Any = cpu) -> F32:
+    """Run the next tokens of several sequences together -> logits float32 [len(spans), vocab] after each one's last.
+
+    Each span is (cache, one or more new tokens); the caches are extended. ValueError for an empty span, a token out of
+    the vocabulary or a sequence beyond `max_positions`.
+    """
+    counts = [len(tokens) for _, tokens in spans]
+    ids = np.array([token for _, tokens in spans for token in tokens], np.int64)
+    if min(counts) == 0 or ids.min() < 0 or ids.max() >= cfg.vocab:
+        raise ValueError("each span needs at least one token of the vocabulary")
+    for (kv, _), count in zip(spans, counts, strict=True):
+        if kv.length + count > cfg.max_positions:
+            raise ValueError(f"the sequence would be longer than {cfg.max_positions} tokens")
+        _reserve(kv, count)
+    starts = np.cumsum([0, *counts])
+    positions = np.concatenate([kv.length + np.arange(n) for (kv, _), n in zip(spans, counts, strict=True)])
+    x = ops.embedding_rows(w.embedding, ids)  # [M, width]
+    if cfg.embedding_scale != 1.0:
+        x *= np.float32(cfg.embedding_scale)
+    for i, layer in enumerate(w.layers):
+        x = _layer(layer, i, cfg, x, spans, starts, positions, w, ops)
+    for (kv, tokens), count in zip(spans, counts, strict=True):
+        kv.length += count
+        kv.tokens.extend(tokens)
+    x = ops.rms_norm(x[starts[1:] - 1], w.output_norm, cfg.norm_eps)  # [spans, width]
+    logits: F32 = ops.linear_int8(x, w.head)
+    return logits
+
+
+def _layer(
+    layer: Layer,
+    index: int,
+    cfg: Config,
+    x: F32,
+    spans: Sequence[tuple[KV, Sequence[int]]],
+    starts: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    w: Weights,
+    ops: Any,
+) -> F32:
+    q_width, kv_width = cfg.heads * cfg.head_size, cfg.kv_heads * cfg.head_size
+    local = cfg.is_local(index)
+    table = w.rope_local if local else w.rope_global
+    y = ops.rms_norm(x, layer.attn_norm, cfg.norm_eps)
+    qkv = ops.linear_int8(y, layer.qkv)  # [M, (heads + 2 kv_heads) * head_size]
+    q = ops.rotate_heads(qkv, 0, cfg.heads, table, positions, layer.q_norm, cfg.norm_eps)
+    k = ops.rotate_heads(qkv, q_width, cfg.kv_heads, table, positions, layer.k_norm, cfg.norm_eps)
+    v = qkv[:, q_width + kv_width :].reshape(-1, cfg.kv_heads, cfg.head_size)
+    mixed = []
+    for (kv, _), a, b in zip(spans, starts[:-1], starts[1:], strict=True):
+        at = kv.length
+        kv.keys[index, :, at : at + b - a] = k[a:b].transpose(1, 0, 2)
+        kv.values[index, :, at : at + b - a] = v[a:b].transpose(1, 0, 2)
+        mixed.append(
+            ops.attend(q[a:b], kv.keys[index], kv.values[index], at, cfg.attention_scale, cfg.window if local else 0)
+        )
+    y = ops.linear_int8(mixed[0] if len(mixed) == 1 else np.concatenate(mixed), layer.attn_output)
+    x = x + y if layer.post_attention_norm is None else ops.add_rms_norm(x, y, layer.post_attention_norm, cfg.norm_eps)
+    y = ops.rms_norm(x, layer.ffn_norm, cfg.norm_eps)
+    y = ops.linear_int8(ops.gated(ops.linear_int8(y, layer.gate_up), cfg.activation), layer.ffn_down)
+    return x + y if layer.post_ffw_norm is None else ops.add_rms_norm(x, y, layer.post_ffw_norm, cfg.norm_eps)
+
+
+def forward(w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], ops: Any = cpu) -> F32:
+    """Append tokens to one sequence -> logits float32 [vocab] after the last. Feed a long prompt in chunks of up to 64."""
+    result: F32 = forward_spans(w, cfg, [(kv, tokens)], ops)[0]
+    return result
+
+
+def forward_batch(w: Weights, cfg: Config, kvs: Sequence[KV], tokens: Sequence[int], ops: Any = cpu) -> F32:
+    """One token for each of several sequences -> logits float32 [len(kvs), vocab]."""
+    return forward_spans(w, cfg, [(kv, [token]) for kv, token in zip(kvs, tokens, strict=True)], ops)
+
+
+def prefill(w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], chunk: int = 64, ops: Any = cpu) -> F32:
+    """Append a prompt chunk by chunk -> logits float32 [vocab] after its last token."""
+    logits = np.zeros(0, np.float32)
+    for at in range(0, len(tokens), chunk):
+        logits = forward(w, cfg, kv, tokens[at : at + chunk], ops)
+    return logits
+
+
+# -- loading ---------------------------------------------------------------------------------------------------------
+
+
+def expected_shapes(cfg: Config) -> dict[str, tuple[int, int] | tuple[int]]:
+    """Name -> [rows, columns] of every matrix, [width] of every norm, as `convert_gguf` names them."""
+    q_width, kv_width = cfg.heads * cfg.head_size, cfg.kv_heads * cfg.head_size
+    shapes: dict[str, tuple[int, int] | tuple[int]] = {
+        "token_embd.weight": (cfg.vocab, cfg.width),
+        "output_norm.weight": (cfg.width,),
+    }
+    if not cfg.tied:
+        shapes["output.weight"] = (cfg.vocab, cfg.width)
+    for i in range(cfg.layers):
+        p = f"blk.{i}."
+        shapes |= {
+            p + "attn_norm.weight": (cfg.width,),
+            p + "attn_qkv.weight": (q_width + 2 * kv_width, cfg.width),
+            p + "attn_output.weight": (cfg.width, q_width),
+            p + "ffn_norm.weight": (cfg.width,),
+            p + "ffn_gate_up.weight": (2 * cfg.hidden, cfg.width),
+            p + "ffn_down.weight": (cfg.width, cfg.hidden),
+        }
+        if cfg.qk_norm:
+            shapes |= {p + "attn_q_norm.weight": (cfg.head_size,), p + "attn_k_norm.weight": (cfg.head_size,)}
+        if cfg.post_norms:
+            shapes |= {p + "post_attention_norm.weight": (cfg.width,), p + "post_ffw_norm.weight": (cfg.width,)}
+    return shapes
+
+
+def load_config(path: Path) -> Config:
+    """The Config a converted folder's config.json holds; WeightsError when it is not one."""
+    try:
+        return Config(**json.loads(path.read_text(encoding="utf-8"))["decoder"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise WeightsError(path, f"not a language model's config ({error}); run `bargein models pull`") from error
+
+
+def load(directory: Path, ops: Any = cpu) -> Model:
+    """The model of a folder that `convert_gguf` filled, memory-mapped; WeightsError when a file is damaged or foreign."""
+    cfg = load_config(directory / "config.json")
+    path = directory / "model.safetensors"
+    shapes = expected_shapes(cfg)
+    ready: dict[str, Any] = {}
+    try:
+        with safe_open(str(path), framework="numpy") as stored:
+            names = set(stored.keys())
+            for name, shape in shapes.items():
+                ready[name] = _read(stored, names, name, shape, path)
+    except FileNotFoundError:
+        raise WeightsError(path, "not there; run `bargein models pull`") from None
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(path, f"not readable ({error}); remove it and run `bargein models pull`") from error
+    if names:
+        raise WeightsError(path, f"unknown tensor {sorted(names)[0]}; run `bargein models pull` again")
+    layers = tuple(
+        Layer(
+            *(
+                ready.get(f"blk.{i}.{name}.weight")
+                for name in (
+                    "attn_norm", "attn_qkv", "attn_q_norm", "attn_k_norm", "attn_output", "post_attention_norm",
+                    "ffn_norm", "ffn_gate_up", "ffn_down", "post_ffw_norm",
+                )
+            )
+        )
+        for i in range(cfg.layers)
+    )  # fmt: skip
+    embedding = ready["token_embd.weight"]
+    weights = Weights(
+        embedding,
+        embedding if cfg.tied else ready["output.weight"],
+        ready["output_norm.weight"],
+        layers,
+        ops.rotary_table(cfg.max_positions, cfg.head_size, cfg.rope_base),
+        ops.rotary_table(cfg.max_positions, cfg.head_size, cfg.rope_base_local),
+    )
+    return Model(cfg, weights)
+
+
+def _read(stored: Any, names: set[str], name: str, shape: tuple[int, ...], path: Path) -> Any:
+    def take(key: str, dtype: Any, wanted: tuple[int, ...]) -> Any:
+        if key not in names:
+            raise WeightsError(path, f"tensor {key} is missing; run `bargein models pull` again")
+        names.discard(key)
+        array = stored.get_tensor(key)
+        if array.dtype != dtype or array.shape != wanted:
+            raise WeightsError(
+                path, f"tensor {key} should be {np.dtype(dtype)} {wanted}, is {array.dtype} {array.shape}; "
+                "run `bargein models pull` again",
+            )
+        return array
+
+    if len(shape) == 1:
+        return take(name, np.float32, shape)
+    groups, pairs = -(-shape[0] // 8), -(-shape[1] // 2)
+    packed = take(name, np.int8, (groups, pairs, 8, 2))
+    return Int8Matrix(packed, take(name + ".scale", np.float32, (groups * 8,)), *shape)

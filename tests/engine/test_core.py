@@ -1,0 +1,176 @@
+"""The engine's loop on lanes that count: order, cancellation, credit, failures."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from bargein.engine import protocol as p
+from bargein.engine.core import Core, Stream
+
+
+class CountingLane:
+    """A request of n samples takes n steps; each step is written to `log`."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[int, int]] = []
+        self.closed: list[int] = []
+        self.gate = threading.Event()
+
+    def open(self, stream: Stream) -> None:
+        if stream.params.get("bad"):
+            raise ValueError("bad parameters")
+
+    def close(self, stream: Stream) -> None:
+        self.closed.append(stream.id)
+
+    def warm(self) -> None:
+        pass
+
+    def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
+        assert isinstance(body, p.Transcribe)
+        if body.num_samples < 0:
+            raise ValueError("negative")
+        return self._steps(stream, tag, body.num_samples)
+
+    def _steps(self, stream: Stream, tag: int, n: int) -> Iterator[None]:
+        self.gate.wait(5)
+        for _ in range(n):
+            self.log.append((stream.id, tag))
+            if n == 666:
+                raise RuntimeError("boom")
+            stream.send(tag, p.TurnScore(0.5))
+            yield
+        stream.send(tag, p.Generated("stop", 0, n, 0))
+
+
+class Box:
+    """Collects replies; waits for one that ends a tag."""
+
+    def __init__(self) -> None:
+        self.replies: list[p.Reply] = []
+        self.changed = threading.Condition()
+
+    def __call__(self, reply: p.Reply) -> None:
+        with self.changed:
+            self.replies.append(reply)
+            self.changed.notify()
+
+    def wait(self, *tags: int) -> None:
+        def over() -> bool:
+            ended = {r.tag for r in self.replies if isinstance(r, p.Failed)}
+            ended |= {r.tag for r in self.replies if isinstance(r, p.Result) and isinstance(r.body, p.Generated)}
+            return set(tags) <= ended
+
+        with self.changed:
+            assert self.changed.wait_for(over, 5), self.replies
+
+
+@pytest.fixture
+def lane() -> CountingLane:
+    return CountingLane()
+
+
+@pytest.fixture
+def core(lane: CountingLane) -> Iterator[Core]:
+    core = Core({"stt": lane, "chat": lane, "turn": lane})
+    core.start()
+    yield core
+    core.stop()
+
+
+def feed(core: Core, box: Box, stream: int, tag: int, n: int, due_ms: float = 0) -> None:
+    core.submit(1, p.Feed(stream, tag, p.Transcribe(n, 0), due_ms), box)
+
+
+def opened(core: Core, box: Box, *lanes: str) -> None:
+    for number, name in enumerate(lanes, 1):
+        core.submit(1, p.Open(number, name, {}), box)  # type: ignore[arg-type]
+
+
+def test_the_sooner_due_goes_first_and_long_work_is_interleaved(core: Core, lane: CountingLane) -> None:
+    box = Box()
+    opened(core, box, "stt", "turn")
+    feed(core, box, 1, 1, 50, due_ms=1000)
+    feed(core, box, 2, 2, 2)
+    lane.gate.set()
+    box.wait(1, 2)
+    assert lane.log.index((2, 2)) <= 1, "the urgent job waits for at most a step"
+
+
+def test_cancel_stops_between_steps(core: Core, lane: CountingLane) -> None:
+    box = Box()
+    opened(core, box, "stt", "stt")
+    feed(core, box, 1, 1, 10)
+    core.submit(1, p.Cancel(1, 1), box)
+    feed(core, box, 2, 2, 1)
+    lane.gate.set()
+    box.wait(2)
+    assert (1, 1) not in lane.log[2:]
+
+
+def test_a_failing_step_ends_its_tag_only(core: Core, lane: CountingLane) -> None:
+    box = Box()
+    opened(core, box, "stt")
+    lane.gate.set()
+    feed(core, box, 1, 1, 666)
+    feed(core, box, 1, 2, 3)
+    box.wait(1, 2)
+    failed = [r for r in box.replies if isinstance(r, p.Failed)]
+    assert [(f.tag, f.message) for f in failed] == [(1, "RuntimeError: boom")]
+
+
+def test_refusals_name_the_problem(core: Core, lane: CountingLane) -> None:
+    box = Box()
+    lane.gate.set()
+    core.submit(1, p.Open(1, "stt", {"bad": 1}), box)
+    feed(core, box, 1, 5, 1)
+    core.submit(1, p.Open(2, "stt", {}), box)
+    feed(core, box, 2, 6, -1)
+    box.wait(5, 6)
+    messages = [r.message for r in box.replies if isinstance(r, p.Failed)]
+    assert messages == ["bad parameters", "no such stream", "negative"]
+
+
+def test_a_reader_without_credit_gets_no_more_and_loses_nothing(core: Core, lane: CountingLane) -> None:
+    box = Box()
+    opened(core, box, "stt", "stt")
+    lane.gate.set()
+    feed(core, box, 1, 1, p.CREDIT + 100)
+    feed(core, box, 2, 2, 10)
+    box.wait(2)
+    mine = [r for r in box.replies if isinstance(r, p.Result) and r.stream == 1]
+    assert len(mine) <= p.CREDIT
+    core.submit(1, p.Credit(1, 1000), box)
+    box.wait(1)
+    mine = [r for r in box.replies if isinstance(r, p.Result) and r.stream == 1]
+    assert len(mine) == p.CREDIT + 101
+
+
+def test_a_lost_connection_closes_its_streams(core: Core, lane: CountingLane) -> None:
+    box = Box()
+    opened(core, box, "stt", "chat")
+    lane.gate.set()
+    feed(core, box, 1, 1, 1)
+    box.wait(1)
+    core.disconnect(1)
+    other = Box()
+    core.submit(2, p.Open(1, "stt", {}), other)
+    core.submit(2, p.Feed(1, 9, p.Transcribe(1, 0)), other)
+    other.wait(9)
+    assert sorted(lane.closed) == [1, 2] and core.num_streams() == 1
+
+
+def test_messages_survive_the_socket() -> None:
+    for request in (
+        p.Open(1, "chat", {"a": 1}),
+        p.Feed(1, 2, p.Generate((p.ChatTurn("user", "hi"),), "be brief", 10, 0.5, 1), 20.0),
+        p.Feed(1, 2, p.Say(("a", "", "b c"), 1.1)),
+        p.Cancel(1, None),
+        p.Credit(3, 4),
+    ):
+        assert p.unpack_request(p.pack(request)[4:]) == request
+    for reply in (p.Hello(True, 1, {"stt": "x"}), p.Result(1, 2, p.Speech(b"ab", ((1, 2),), True)), p.Failed(1, None, "x")):
+        assert p.unpack_reply(p.pack(reply)[4:]) == reply

@@ -1,0 +1,51 @@
+"""Configuration: precedence, and messages that name the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bargein.http_api.config import ConfigError, load
+
+
+def test_file_then_environment_then_flags(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[server]\nport = 1\nhost = "a"\n[chat]\nmodel = "m"\n[session]\nprofile = "fast"\n')
+    config = load(file, {"BARGEIN_SERVER_PORT": "2", "BARGEIN_CHAT_BASE_URL": "http://x"}, {"server.port": "3"})
+    assert (config.server.port, config.server.host, config.chat.model, config.chat.base_url) == (3, "a", "m", "http://x")
+    assert config.session_settings().eou.min_delay_ms == 100
+
+
+def test_lists_and_session_values_from_text() -> None:
+    flags = {"session.turn_detection.silence_duration_ms": "200", "session.voice": "x"}
+    config = load(None, {"BARGEIN_SERVER_API_KEYS": "a,b"}, flags)
+    assert config.server.api_keys == ("a", "b")
+    td = config.session_settings().turn_detection
+    assert td is not None and td.silence_duration_ms == 200
+
+
+@pytest.mark.parametrize(
+    ("toml", "environ", "flags", "named"),
+    [
+        ("[server]\nprot = 1", {}, {}, "prot"),
+        ('[server]\nport = "x"', {}, {}, "server.port"),
+        ("[server]\nport = 70000", {}, {}, "server.port"),
+        ("[sever]", {}, {}, "sever"),
+        ("", {"BARGEIN_SERVER_PROT": "1"}, {}, "BARGEIN_SERVER_PROT"),
+        ("", {}, {"engine.mode": "gpu"}, "engine.mode"),
+        ("[session]\nspeed = 9", {}, {}, "speed"),
+        ("[session.turn_detection]\nthreshold = 2", {}, {}, "turn_detection.threshold"),
+        ("not toml", {}, {}, "c.toml"),
+    ],
+)
+def test_bad_configuration_names_the_key(tmp_path: Path, toml: str, environ: dict, flags: dict, named: str) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(toml)
+    with pytest.raises(ConfigError, match=named):
+        load(file, environ, flags)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml"):
+        load(tmp_path / "none.toml", {}, {})

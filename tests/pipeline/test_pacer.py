@@ -1,0 +1,83 @@
+"""The playout clock, on numbers for time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bargein.pipeline.pacer import FRAME, Pacer
+
+
+def audio(ms: int) -> np.ndarray:
+    return np.arange(ms * 24, dtype=np.float32)
+
+
+def drive(p: Pacer, start: float, end: float) -> list[float]:
+    """Take frames when they are due; returns when each left."""
+    at, now = [], start
+    while (due := p.due()) is not None:
+        now = max(now, due)
+        if now > end:
+            break
+        p.take(now)
+        at.append(now)
+    return at
+
+
+def test_the_lead_goes_out_in_one_burst_and_the_rest_on_schedule() -> None:
+    p = Pacer(100)
+    p.queue(audio(400))
+    at = drive(p, 10.0, 11.0)
+    assert at[:6] == [10.0] * 6, "the first frame, and five of lead"
+    assert np.allclose(np.diff(at[5:]), 0.02)
+    assert p.written_ms == 400
+
+
+def test_a_late_wake_up_does_not_move_the_frames_after_it() -> None:
+    p = Pacer(0)
+    p.queue(audio(200))
+    p.take(10.0)
+    assert p.due() == pytest.approx(10.02)
+    p.take(10.035)  # 15 ms late with no lead: the listener ran dry
+    assert p.num_underruns == 1
+    lead = Pacer(100)
+    lead.queue(audio(400))
+    drive(lead, 10.0, 10.0)
+    due = lead.due()
+    lead.take(due + 0.015)
+    assert lead.due() == pytest.approx(due + 0.02) and lead.num_underruns == 0
+
+
+def test_played_is_at_most_written_and_stands_still_when_starved() -> None:
+    p = Pacer(100)
+    p.queue(audio(60))
+    drive(p, 10.0, 10.0)
+    assert [p.played_ms(10.0 + t) for t in (0.0, 0.03, 0.06, 0.5)] == [0, 30, 60, 60]
+    assert p.due() is None
+    p.queue(audio(60))
+    drive(p, 10.5, 10.5)
+    assert p.num_underruns == 1
+    assert [p.played_ms(10.5 + t) for t in (0.0, 0.02, 1.0)] == [60, 80, 120]
+
+
+def test_the_last_frame_may_be_short_and_only_the_last() -> None:
+    p = Pacer(1000)
+    p.queue(audio(50))
+    assert len(p.take(0.0)) == FRAME and len(p.take(0.0)) == FRAME
+    assert p.due() is None
+    p.complete = True
+    assert len(p.take(0.0)) == 10 * 24 and p.is_last
+    assert p.drained_at() == pytest.approx(0.05)
+
+
+def test_every_sample_goes_out_once_and_in_order() -> None:
+    p = Pacer(10_000)
+    rng = np.random.default_rng(0)
+    x = np.arange(24 * 1000, dtype=np.float32)
+    for part in np.split(x, np.sort(rng.integers(0, len(x), 40))):
+        p.queue(part)
+    p.complete = True
+    out = []
+    while p.due() is not None:
+        out.append(p.take(0.0))
+    assert np.array_equal(np.concatenate(out), x)
