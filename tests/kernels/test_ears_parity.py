@@ -25,7 +25,8 @@ CASES = {
     "log_softmax": lambda: (normal(5, 51864) * 4,),
     "conv1d": lambda: (normal(51, 20), normal(16, 3, 20), normal(16), 1, 1),
     "conv1d strided": lambda: (normal(51, 20), normal(16, 3, 20), normal(16), 2, 1),
-    "attention": lambda: (normal(300, 64), normal(411, 64), normal(411, 64), 4, 0.25),
+    "attention": lambda: (normal(301, 64), normal(411, 64), normal(411, 64), 4, 0.25),
+    "attention slices": lambda: (normal(70, 384)[:, :128], normal(70, 384)[:, 128:256], normal(70, 384)[:, 256:], 2, 0.1),
     "attention_cross few": lambda: (normal(3, 64), normal(4, 211, 16), normal(4, 211, 16), 0.25),
     "attention_cross many": lambda: (normal(20, 64), normal(4, 211, 16), normal(4, 211, 16), 0.25),
     "attention_cached": lambda: (
