@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import websockets
-from bargein.client.audio import RATE, I16, read_wav
+
+from bargein.client.audio import I16, RATE, read_wav
 from bargein.client.session import RealtimeClient
 from bargein.client.turns import Microphone, Reply, collect, converse
 from bargein.models import store, whisper, whisper_stream

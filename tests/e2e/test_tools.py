@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+
 from bargein.client.session import RealtimeClient
 
 from .conftest import start
