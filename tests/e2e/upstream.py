@@ -1,7 +1,7 @@
 """A chat server that calls tools, standing in for a large model: OpenAI's streaming chat completions on a thread.
 
-It is a test's double of somebody else's server, at its wire: it calls the first tool it is offered with an argument found
-in the question, and when a tool has answered it says the result in a sentence.
+It is a test's double of somebody else's server, at its wire: it calls the first tool it is offered with an argument
+found in the question, and when a tool has answered it says the result in a sentence.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Upstream:
             function = tools[0]["function"]
             argument = next(iter(function["parameters"]["properties"]))
             arguments = json.dumps({argument: "kitchen" if "kitchen" in last["content"] else "hall"})
-            call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": function["name"], "arguments": ""}}
+            named = {"name": function["name"], "arguments": ""}
+            call = {"index": 0, "id": "call_1", "type": "function", "function": named}
             await out.write(_chunk({"tool_calls": [call]}))
             for n in range(0, len(arguments), 4):
                 piece = {"index": 0, "function": {"arguments": arguments[n : n + 4]}}
