@@ -69,7 +69,7 @@ def test_a_tool_call_and_its_spoken_result(with_tools: tuple[str, Upstream]) -> 
     first, second = upstream.requests[-2:]
     assert first["tools"][0]["function"]["name"] == TOOL["name"]
     assert [m["role"] for m in second["messages"]] == ["system", "user", "assistant", "tool"]
-    assert second["messages"][2]["tool_calls"][0]["id"] == second["messages"][3]["tool_call_id"] == "call_1"
+    assert second["messages"][2]["tool_calls"][0]["id"] == second["messages"][3]["tool_call_id"]
 
 
 def test_the_agents_client_runs_a_tool(with_tools: tuple[str, Upstream]) -> None:

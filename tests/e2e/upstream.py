@@ -64,19 +64,20 @@ class Upstream:
             for word in f"It is {last['content']} in there right now.".split():
                 await out.write(_chunk({"content": word + " "}))
             await out.write(_chunk({}, "stop"))
-        elif tools and last["role"] == "user":
+        elif tools and last["role"] == "user" and "without any tool" not in last["content"]:
             function = tools[0]["function"]
             argument = next(iter(function["parameters"]["properties"]))
             arguments = json.dumps({argument: "kitchen" if "kitchen" in last["content"] else "hall"})
             named = {"name": function["name"], "arguments": ""}
-            call = {"index": 0, "id": "call_1", "type": "function", "function": named}
+            call = {"index": 0, "id": f"call_{len(self.requests)}", "type": "function", "function": named}
             await out.write(_chunk({"tool_calls": [call]}))
             for n in range(0, len(arguments), 4):
                 piece = {"index": 0, "function": {"arguments": arguments[n : n + 4]}}
                 await out.write(_chunk({"tool_calls": [piece]}))
             await out.write(_chunk({}, "tool_calls"))
         else:
-            for word in "Of course. I am happy to help you with that today.".split():
+            sentences = 10 if "story" in last["content"] else 1
+            for word in ("Of course. I am happy to help you with that today. " * sentences).split():
                 await out.write(_chunk({"content": word + " "}))
             await out.write(_chunk({}, "stop"))
         await out.write(b"data: [DONE]\n\n")
