@@ -321,6 +321,8 @@ def detection_changed(d: Draft, before: TurnDetection | None) -> None:
         if isinstance(vad, Speaking):  # it waits for the client's commit
             flush = d.token()
             d.set(vad=Stopped(vad.item_id, vad.audio_start_ms, d.s.audio_ms, vad.voiced_ms, d.at, flush, None))
+        elif isinstance(vad, Stopped):  # an open question to the classifier gets no answer
+            d.set(vad=replace(vad, ask=None))
         elif isinstance(vad, Candidate):
             d.set(vad=Silent())
         d.set(detector=Detector())

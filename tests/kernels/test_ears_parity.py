@@ -31,10 +31,10 @@ CASES = {
     "attention_cross many": lambda: (normal(20, 64), normal(4, 211, 16), normal(4, 211, 16), 0.25),
     "attention_cached": lambda: (
         normal(3, 64), normal(2, 40, 64), normal(2, 40, 64), np.array([1, 0, 1]), np.array([3, 40, 7]), 4, 0.25,
-    ),  # fmt: skip
+    ),
     "lstm_cell": lambda: (
         normal(3, 24), normal(3, 16), normal(3, 16), normal(64, 24), normal(64, 16), normal(64), normal(64),
-    ),  # fmt: skip
+    ),
     "log_mel_frames": lambda: (normal(16000) * 0.1, reference.mel_filters()),
     "top_log_probs": lambda: (normal(5, 5190) * 4, 7),
     "sigmoid": lambda: (normal(4, 100) * 10,),
