@@ -19,8 +19,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
-from bargein.kernels import cpu
 from numpy.typing import NDArray
+
+from bargein.kernels import cpu
 
 from .errors import WeightsError
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from bargein.kernels import cpu
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
+
+from bargein.kernels import cpu
 
 from .errors import WeightsError
 from .g2p import OovConfig, Pronouncer, Utterance, load_pronouncer, oov_phonemes, pronounce
