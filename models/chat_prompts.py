@@ -44,7 +44,7 @@ STYLES: dict[str, Style] = {
     "gemma3": Style(
         "transcript",
         ("\n", "Caller:", "Assistant:"),
-        Sampling(temperature=0.0),
+        Sampling(temperature=0.3, top_k=40, top_p=0.9, min_p=0.05, frequency_penalty=0.3),
         80,
     ),
 }
@@ -52,19 +52,16 @@ STYLES: dict[str, Style] = {
 DEFAULT_INSTRUCTIONS = "You are a helpful voice assistant. Answer in one or two short spoken sentences."
 
 _CALL_INTRODUCTION = (
-    "Below is a phone call between a caller and Sam, an expert assistant who is friendly and knows a lot. Sam always "
-    "gives a correct, useful answer in one or two short sentences."
+    "This is the transcript of a phone call. A caller asks questions, and a friendly, knowledgeable assistant answers "
+    "each one correctly in one or two short sentences."
 )
 _CALL_EXAMPLES = (
-    ("Hi there.", "Hello! How can I help you today?"),
+    ("Hi there.", "Hello! What can I do for you?"),
     ("How many legs does a spider have?", "A spider has eight legs."),
-    ("What is ten minus four?", "Ten minus four is six."),
-    ("I'm nervous about my exam tomorrow.", "That's natural. Get a good night's sleep, and you will do well."),
-    ("Who painted the Mona Lisa?", "The Mona Lisa was painted by Leonardo da Vinci."),
-    ("Why do leaves fall in autumn?", "Trees drop their leaves to save water and energy during the winter."),
-    ("Can you order me a taxi?", "I'm sorry, I can't do that, but I can answer your questions."),
-    ("How do I keep my shoes clean?", "Wipe them with a damp cloth after each walk, and let them dry slowly."),
-    ("What's the opposite of big?", "The opposite of big is small."),
+    ("I'm feeling a bit nervous about my exam tomorrow.",
+     "That's natural. A good night's sleep will help you do well."),
+    ("Can you turn on my lights?", "I'm sorry, I can't do that from here, but I'm happy to answer questions."),
+    ("What should I wear in the snow?", "Wear a warm coat, waterproof boots, a hat and gloves."),
 )
 
 

@@ -205,7 +205,7 @@ def _layer(
 
 
 def forward(w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], ops: Any = cpu) -> F32:
-    """Append tokens to one sequence -> logits float32 [vocab] after the last. Feed a long prompt in chunks of up to 64."""
+    """Append tokens to one sequence -> logits float32 [vocab] after the last. For long prompts see `prefill`."""
     result: F32 = forward_spans(w, cfg, [(kv, tokens)], ops)[0]
     return result
 
@@ -261,7 +261,7 @@ def load_config(path: Path) -> Config:
 
 
 def load(directory: Path, ops: Any = cpu) -> Model:
-    """The model of a folder that `convert_gguf` filled, memory-mapped; WeightsError when a file is damaged or foreign."""
+    """The model of a folder that `convert_gguf` filled, memory-mapped; WeightsError when a file is unusable."""
     cfg = load_config(directory / "config.json")
     path = directory / "model.safetensors"
     shapes = expected_shapes(cfg)
