@@ -78,10 +78,12 @@ def _product(x, x_stride, rows, w, w_stride, groups, count, out, out_stride):  #
     for g in range(0, groups, 2):
         r = 0
         while r + 6 <= rows:
-            _tile_6(x + r * x_stride, x_stride, w + g * w_stride, w_stride, count, out + r * out_stride + g * 32, out_stride)
+            y = out + r * out_stride + g * 32
+            _tile_6(x + r * x_stride, x_stride, w + g * w_stride, w_stride, count, y, out_stride)
             r += 6
         while r < rows:
-            _tile_1(x + r * x_stride, x_stride, w + g * w_stride, w_stride, count, out + r * out_stride + g * 32, out_stride)
+            y = out + r * out_stride + g * 32
+            _tile_1(x + r * x_stride, x_stride, w + g * w_stride, w_stride, count, y, out_stride)
             r += 1
 
 

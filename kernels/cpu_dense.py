@@ -271,7 +271,7 @@ def _attention_cross(q, k, v, scale, out):  # type: ignore[no-untyped-def]
 
 def attention_cross(q: F32, k: F32, v: F32, scale: float) -> F32:
     """See `reference.attention_cross`."""
-    num_heads, length, d = k.shape
+    num_heads, _, d = k.shape
     out = np.empty_like(q)
     if q.shape[0] <= 8:
         _attention_cross(q, k, v, _f(scale), out)

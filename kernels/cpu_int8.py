@@ -3,6 +3,10 @@
 Numba's own vectorizer keeps this product in 32-bit multiplies; the tiles here are written as LLVM vectors through an
 intrinsic, so that on AVX2 each step is one `vpmaddwd` (16 products summed in pairs) and one add for eight outputs.
 Other machines get the same arithmetic in generic vector operations.
+
+With few rows the product is a read of the weights from memory, and the processor's own prefetcher loses the thread at
+each 4 KB page; so the tiles ask for the weights two blocks of groups ahead (measured on Zen 3, one core, a 168 MB
+matrix by one row: 18.5 ms without, 12.8 ms with).
 """
 
 from __future__ import annotations
@@ -39,6 +43,9 @@ _HAS_AVX2 = bool(llvm.get_host_cpu_features().get("avx2", False))
 _I8, _I16, _I32, _I64, _FLOAT = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _V16I8, _V16I16 = ir.VectorType(_I8, 16), ir.VectorType(_I16, 16)
 _V8I32, _V8F32 = ir.VectorType(_I32, 8), ir.VectorType(_FLOAT, 8)
+_BYTES = _I8.as_pointer()
+_PREFETCH = ir.FunctionType(ir.VoidType(), [_BYTES, _I32, _I32, _I32])
+_AHEAD = 8  # groups
 
 
 def _multiply_add(builder: Any, x: Any, w: Any) -> Any:
@@ -60,7 +67,8 @@ def _make_tile(rows: int, groups: int) -> Any:
     """A function of addresses: `rows` activations times `groups` groups of eight outputs, scaled and stored as float32.
 
     Arguments, all intp: x, bytes between rows of x, packed weights, bytes between groups, column pairs, scales of x,
-    scales of the outputs, result, bytes between rows of the result.
+    scales of the outputs, result, bytes between rows of the result. The weights `_AHEAD` groups further on are
+    prefetched; that may be past the end, where a prefetch does nothing.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -84,7 +92,12 @@ def _make_tile(rows: int, groups: int) -> Any:
                 x_at = b.mul(loop.index, number(4))
                 weights = []
                 for g in range(groups):
-                    address = at(w, b.add(b.mul(w_stride, number(g)), w_at), _V16I8)
+                    offset = b.add(b.mul(w_stride, number(g)), w_at)
+                    ahead = b.add(offset, b.mul(w_stride, number(_AHEAD)))
+                    b.call(b.module.declare_intrinsic("llvm.prefetch", (_BYTES,), _PREFETCH), [
+                        at(w, ahead, _I8), *(ir.Constant(_I32, flag) for flag in (0, 3, 1)),  # read, keep, data
+                    ])  # fmt: skip
+                    address = at(w, offset, _V16I8)
                     weights.append(b.sext(b.load(address, align=1, typ=_V16I8), _V16I16))
                 for m in range(rows):
                     address = at(x, b.add(b.mul(x_stride, number(m)), x_at), _I32)
@@ -112,6 +125,7 @@ def _make_tile(rows: int, groups: int) -> Any:
 # Shapes that keep every sum in a vector register (16 on AVX2).
 _tile_1x4, _tile_1x1 = _make_tile(1, 4), _make_tile(1, 1)
 _tile_2x4, _tile_2x1 = _make_tile(2, 4), _make_tile(2, 1)
+_tile_3x2, _tile_3x1 = _make_tile(3, 2), _make_tile(3, 1)
 _tile_4x2, _tile_4x1 = _make_tile(4, 2), _make_tile(4, 1)
 
 
@@ -132,6 +146,14 @@ def _groups(x, m_count, pairs, w, x_scale, w_scale, out, out_stride, first, last
             else:
                 _tile_4x1(x_at, xs, w_at, ws, pairs, xs_at, s_at, y_at, out_stride)
             m += 4
+        if m + 3 == m_count:
+            x_at, xs_at, y_at = x + m * xs, x_scale + m * 4, o_at + m * out_stride
+            if wide:
+                _tile_3x2(x_at, xs, w_at, ws, pairs, xs_at, s_at, y_at, out_stride)
+                _tile_3x2(x_at, xs, w_at + 2 * ws, ws, pairs, xs_at, s_at + 64, y_at + 64, out_stride)
+            else:
+                _tile_3x1(x_at, xs, w_at, ws, pairs, xs_at, s_at, y_at, out_stride)
+            m += 3
         if m + 2 <= m_count:
             x_at, xs_at, y_at = x + m * xs, x_scale + m * 4, o_at + m * out_stride
             if wide:

@@ -146,7 +146,8 @@ def log_mel_frames(padded: F32, filters: F32, n_fft: int = 400, hop: int = 160) 
     """log10 of mel power, floored at 1e-10, of every whole frame in `padded`.
 
     padded [n] samples, the first frame beginning at sample 0 (the caller has padded n_fft // 2 in front if it wants
-    centred frames); periodic Hann window. filters [n_mels, n_fft // 2 + 1]. Returns [T, n_mels], T = (n - n_fft) // hop + 1.
+    centred frames); periodic Hann window. filters [n_mels, n_fft // 2 + 1].
+    Returns [T, n_mels], T = (n - n_fft) // hop + 1.
     """
     num = (padded.shape[0] - n_fft) // hop + 1
     window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(n_fft) / n_fft)).astype(np.float32)

@@ -12,6 +12,7 @@ goes sequence by sequence.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,6 +148,13 @@ def forward_spans(w: Weights, cfg: Config, spans: Sequence[tuple[KV, Sequence[in
     Each span is (cache, one or more new tokens); the caches are extended. ValueError for an empty span, a token out of
     the vocabulary or a sequence beyond `max_positions`.
     """
+    x = ops.rms_norm(_hidden(w, cfg, spans, ops), w.output_norm, cfg.norm_eps)  # [spans, width]
+    logits: F32 = ops.linear_int8(x, w.head)
+    return logits
+
+
+def _hidden(w: Weights, cfg: Config, spans: Sequence[tuple[KV, Sequence[int]]], ops: Any) -> F32:
+    """`forward_spans` up to the last layer: [len(spans), width], the stream after each span's last token."""
     counts = [len(tokens) for _, tokens in spans]
     ids = np.array([token for _, tokens in spans for token in tokens], np.int64)
     if min(counts) == 0 or ids.min() < 0 or ids.max() >= cfg.vocab:
@@ -165,9 +173,8 @@ def forward_spans(w: Weights, cfg: Config, spans: Sequence[tuple[KV, Sequence[in
     for (kv, tokens), count in zip(spans, counts, strict=True):
         kv.length += count
         kv.tokens.extend(tokens)
-    x = ops.rms_norm(x[starts[1:] - 1], w.output_norm, cfg.norm_eps)  # [spans, width]
-    logits: F32 = ops.linear_int8(x, w.head)
-    return logits
+    last: F32 = x[starts[1:] - 1]
+    return last
 
 
 def _layer(
@@ -210,17 +217,22 @@ def forward(w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], ops: Any = c
     return result
 
 
+def extend(w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], ops: Any = cpu) -> None:
+    """Append tokens to one sequence without logits, for all but the last chunk of a prompt: the head is not computed."""
+    _hidden(w, cfg, [(kv, tokens)], ops)
+
+
 def forward_batch(w: Weights, cfg: Config, kvs: Sequence[KV], tokens: Sequence[int], ops: Any = cpu) -> F32:
     """One token for each of several sequences -> logits float32 [len(kvs), vocab]."""
     return forward_spans(w, cfg, [(kv, [token]) for kv, token in zip(kvs, tokens, strict=True)], ops)
 
 
 def prefill(w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], chunk: int = 64, ops: Any = cpu) -> F32:
-    """Append a prompt chunk by chunk -> logits float32 [vocab] after its last token."""
-    logits = np.zeros(0, np.float32)
-    for at in range(0, len(tokens), chunk):
-        logits = forward(w, cfg, kv, tokens[at : at + chunk], ops)
-    return logits
+    """Append a prompt chunk by chunk -> logits float32 [vocab] after its last token. ValueError when it is empty."""
+    last = max(0, len(tokens) - 1) // chunk * chunk
+    for at in range(0, last, chunk):
+        extend(w, cfg, kv, tokens[at : at + chunk], ops)
+    return forward(w, cfg, kv, tokens[last:], ops)
 
 
 # -- loading ---------------------------------------------------------------------------------------------------------
@@ -261,7 +273,7 @@ def load_config(path: Path) -> Config:
 
 
 def load(directory: Path, ops: Any = cpu) -> Model:
-    """The model of a folder that `convert_gguf` filled, memory-mapped; WeightsError when a file is unusable."""
+    """The model of a folder that `convert_gguf` filled, in memory; WeightsError when a file is damaged or foreign."""
     cfg = load_config(directory / "config.json")
     path = directory / "model.safetensors"
     shapes = expected_shapes(cfg)
@@ -269,8 +281,9 @@ def load(directory: Path, ops: Any = cpu) -> Model:
     try:
         with safe_open(str(path), framework="numpy") as stored:
             names = set(stored.keys())
+            arena = _Arena(sum(_packed_bytes(shape) for shape in shapes.values()))
             for name, shape in shapes.items():
-                ready[name] = _read(stored, names, name, shape, path)
+                ready[name] = _read(stored, names, name, shape, path, arena)
     except FileNotFoundError:
         raise WeightsError(path, "not there; run `bargein models pull`") from None
     except (SafetensorError, OSError) as error:
@@ -301,7 +314,36 @@ def load(directory: Path, ops: Any = cpu) -> Model:
     return Model(cfg, weights)
 
 
-def _read(stored: Any, names: set[str], name: str, shape: tuple[int, ...], path: Path) -> Any:
+class _Arena:
+    """One allocation that every packed matrix is copied into, at 64-byte addresses.
+
+    A token reads all weights once: in small pages that is 65,000 misses of the address cache. NumPy asks the system for
+    huge pages for an allocation of this size, and only for that; the reader's own buffers are in small ones.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        self._free = np.empty(num_bytes + 64, np.int8)
+        self._free = self._free[-self._free.ctypes.data % 64 :]
+
+    def keep(self, array: NDArray[np.int8]) -> NDArray[np.int8]:
+        room, self._free = self._free[: array.size], self._free[_aligned(array.size) :]
+        room[:] = array.ravel()
+        return room.reshape(array.shape)
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // 64) * 64
+
+
+def _packed_shape(shape: tuple[int, int]) -> tuple[int, int, int, int]:
+    return (-(-shape[0] // 8), -(-shape[1] // 2), 8, 2)
+
+
+def _packed_bytes(shape: tuple[int, int] | tuple[int]) -> int:
+    return 0 if len(shape) == 1 else _aligned(math.prod(_packed_shape(shape)))
+
+
+def _read(stored: Any, names: set[str], name: str, shape: tuple[int, int] | tuple[int], path: Path, arena: _Arena) -> Any:
     def take(key: str, dtype: Any, wanted: tuple[int, ...]) -> Any:
         if key not in names:
             raise WeightsError(path, f"tensor {key} is missing; run `bargein models pull` again")
@@ -316,6 +358,5 @@ def _read(stored: Any, names: set[str], name: str, shape: tuple[int, ...], path:
 
     if len(shape) == 1:
         return take(name, np.float32, shape)
-    groups, pairs = -(-shape[0] // 8), -(-shape[1] // 2)
-    packed = take(name, np.int8, (groups, pairs, 8, 2))
-    return Int8Matrix(packed, take(name + ".scale", np.float32, (groups * 8,)), *shape)
+    packed = arena.keep(take(name, np.int8, _packed_shape(shape)))
+    return Int8Matrix(packed, take(name + ".scale", np.float32, (packed.shape[0] * 8,)), *shape)

@@ -1,10 +1,10 @@
 """smart-turn v3: has the speaker finished? A Whisper-tiny encoder over the last 8 s, attention pooling, a classifier.
 
 Owns the graph and its input's preparation. It refuses to know what a turn is or what's done with the answer.
-Source: smart-turn-v3.2-cpu.onnx (BSD-2). Its int8 weights are used as they are. The file also rounds every activation to
-8 bits; here they keep 13 to 15 in products and are float32 elsewhere. On 52 cuts of five
-recordings the rounding moves the answer by 0.17 on average: it takes mid-sentence cuts for ends (0.97 against 0.30)
-and misses a finished sentence (0.26 against 0.97).
+Source: smart-turn-v3.2-cpu.onnx (BSD-2). Its int8 weights are used as they are. The file also rounds every activation
+to 8 bits; here they keep 13 to 15 in products and are float32 elsewhere. On 52 cuts of five recordings the file's
+rounding moves the answer by 0.17 on average: it takes mid-sentence cuts for ends (0.97 against 0.30) and misses a
+finished sentence (0.26 against 0.97).
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def load(folder: Path) -> Model:
     for name, tensor in stored.items():
         if tensor.shape != shapes[name]:
             raise WeightsError(path, f"tensor {name} is {list(tensor.shape)}, not {list(shapes[name])}; {_AGAIN}")
-    w = {n: np.ascontiguousarray(t, np.float32) for n, t in stored.items() if t.dtype == np.float32 and "_scale" not in n}
+    kept = [n for n, t in stored.items() if t.dtype == np.float32 and not n.endswith("_scale")]
+    w = {n: np.ascontiguousarray(stored[n], np.float32) for n in kept}
     q: dict[str, Int8Matrix] = {}
 
     def pack(name: str, *sources: str) -> None:

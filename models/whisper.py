@@ -15,9 +15,11 @@ from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
-from bargein.kernels import cpu
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+
+from bargein.kernels import cpu
+from bargein.kernels.cpu import Int8Matrix
 
 from .errors import WeightsError
 from .weights_io import read_config, read_tensors
@@ -164,9 +166,9 @@ def _special(tokenizer: Tokenizer, path: Path) -> Special:
 def load(folder: Path, int8: tuple[str, ...] = ("encoder", "decoder")) -> Model:
     """Read a converted folder. Raises WeightsError naming what's missing, unknown or misshapen.
 
-    int8 names the halves ("encoder", "decoder") whose products are rounded to int8 with a scale an output; () keeps every
-    weight in float32. A decoder step is bounded by the bytes of its weights, so int8 is four times faster; an encoder is
-    1.6 times faster, and stays off BLAS, whose threads stall when cores are contended.
+    int8 names the halves ("encoder", "decoder") whose products are rounded to int8 with a scale an output; () keeps
+    every weight in float32. A decoder step is bounded by the bytes of its weights, so int8 is four times faster; an
+    encoder is 1.6 times faster, and stays off BLAS, whose threads stall when cores are contended.
     """
     raw = read_config(folder)
     try:

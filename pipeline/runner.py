@@ -209,6 +209,10 @@ class SessionRunner:
             case f.StartChat():
                 self.epochs.admit(effect.epoch)
                 self._call.prompts.send_nowait(effect)
+            case f.HoldOutput(epoch):
+                self.playout.hold(epoch)
+            case f.ReleaseOutput(epoch):
+                self.playout.release(epoch)
             case f.PrimeChat():
                 self._source.prime(effect)
             case f.RetireEpoch(epoch):

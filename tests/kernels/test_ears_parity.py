@@ -23,10 +23,11 @@ CASES = {
     "softmax small": lambda: (normal(4, 100) * 10,),
     "softmax large": lambda: (normal(3, 400, 100) * 10,),
     "log_softmax": lambda: (normal(5, 51864) * 4,),
+    "windows": lambda: (normal(51, 20), 3, 2, 1),
     "conv1d": lambda: (normal(51, 20), normal(16, 3, 20), normal(16), 1, 1),
     "conv1d strided": lambda: (normal(51, 20), normal(16, 3, 20), normal(16), 2, 1),
     "attention": lambda: (normal(301, 64), normal(411, 64), normal(411, 64), 4, 0.25),
-    "attention slices": lambda: (normal(70, 384)[:, :128], normal(70, 384)[:, 128:256], normal(70, 384)[:, 256:], 2, 0.1),
+    "attention slices": lambda: (*np.split(normal(70, 384), 3, axis=1), 2, 0.1),
     "attention_cross few": lambda: (normal(3, 64), normal(4, 211, 16), normal(4, 211, 16), 0.25),
     "attention_cross many": lambda: (normal(20, 64), normal(4, 211, 16), normal(4, 211, 16), 0.25),
     "attention_cached": lambda: (

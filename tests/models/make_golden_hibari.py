@@ -1,11 +1,10 @@
-"""Writes golden/hibari.npz by ONNX Runtime and the package's own vocoder (test-only).
+"""Writes golden/hibari.npz by ONNX Runtime (test-only) and the package's own signal processing.
 
-    python tests/models/make_golden_hibari.py FOLDER     # FOLDER holds hibari-tts unpacked; needs onnxruntime, onnx
+    python tests/models/make_golden_hibari.py PACKAGE      # the unpacked wheel of hibari-tts 0.2.1
 
-For each phoneme string: durations, pitch and a slice of the five spectral parts of the shipped graph with float
-activations (its dynamic quantization replaced by the matrices it stands for), and the durations it gives as shipped
-(8-bit activations move a few across a rounding edge); for the first, the waveform with the noise branch silenced.
-Also the unknown-word net's readings.
+Two answers a sentence: `shipped`, the file as it is, which rounds every activation to 8 bits; and the same graph with
+those roundings taken out (a rounded product becomes a product with the dequantized weight), which is the function ours
+computes: frames, pitch, slices of the five spectral parts, and the waveform with a noise that both sides draw alike.
 """
 
 from __future__ import annotations
@@ -20,84 +19,69 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 HERE = Path(__file__).parent
-PHONEMES = [
-    "həlˈO ðˈɛɹ, ðˌɪs ɪz ɐ tˈɛst.",
-    "ðə kwˈɪk bɹˈWn fˈɑks ʤˈʌmps ˈOvəɹ ðə lˈAzi dˈɔɡ.",
-    "ʃˈʊɹ, ˌI kæn hˈɛlp ju wɪð ðˈæt ɹˈIt əwˈA.",
-    "pˈɛɹɪs ɪz ðə kˈæpətᵊl ʌv fɹˈæns?",
-]
-WORDS = ["zorblaxes", "Kubernetes", "flumph", "Xiaoming", "bargein", "quixotry"]
+PHONEMES = (
+    "hˈWdi, ɪts ɐ lˈʌvli dˈA.",
+    "ðə mˈitɪŋ wʌz mˈuvd tə ðə θˈɜɹd flˈɔɹ bəkˈʌz ðə hˈitɪŋ ɪz bɹˈOkən.",
+    "kæn jˈu tˈɛl mˌi wˌʌt tˈIm ɪt ɪz?",
+)
+PARTS = ("lh", "theta", "ln", "lr", "phi")
 
 
-def float_graph(path: Path) -> onnx.ModelProto:
+def without_rounding(path: Path) -> bytes:
     model = onnx.load(str(path))
     graph = model.graph
-    made = {name: node for node in graph.node for name in node.output}
-    used: dict[str, list[onnx.NodeProto]] = {}
+    arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    nodes, made = [], {}
+
+    def constant(name: str, value: np.ndarray) -> str:
+        if name not in made:
+            made[name] = numpy_helper.from_array(value, name)
+        return name
+
     for node in graph.node:
-        for name in node.input:
-            used.setdefault(name, []).append(node)
-    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    replaced, dropped = {}, set()
-    for node in graph.node:
-        if node.op_type != "MatMulInteger":
-            continue
-        quantize, cast = made[node.input[0]], used[node.output[0]][0]
-        scale = used[cast.output[0]][0]
-        weight = (stored[node.input[1]].astype(np.float32) - stored[node.input[3]]) * stored[
-            node.input[1].replace("_quantized", "_scale")
-        ]
-        name = node.input[1] + "_float"
-        if name not in stored:
-            stored[name] = weight
-            graph.initializer.append(numpy_helper.from_array(weight.astype(np.float32), name))
-        replaced[cast.name] = helper.make_node("MatMul", [quantize.input[0], name], [scale.output[0]], node.name + "_f")
-        both = made[next(i for i in scale.input if i != cast.output[0])]
-        dropped |= {node.name, cast.name, scale.name, quantize.name, both.name}
-    nodes = [replaced.get(node.name, node) for node in graph.node if node.name in replaced or node.name not in dropped]
+        if node.op_type == "DynamicQuantizeLinear":
+            plain, scale, _ = node.output
+            nodes.append(helper.make_node("Identity", [node.input[0]], [plain]))
+            one = constant("one", np.array(1, np.float32))
+            nodes.append(helper.make_node("Identity", [one], [scale]))
+        elif node.op_type == "MatMulInteger":
+            x, weight, _, zero = node.input
+            centred = arrays[weight].astype(np.float32) - arrays[zero].astype(np.float32)
+            nodes.append(helper.make_node("MatMul", [x, constant(weight + "_f32", centred)], list(node.output)))
+        else:
+            nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)
-    return model
-
-
-class Silence:
-    def standard_normal(self, shape: tuple[int, int], dtype: type) -> np.ndarray:
-        return np.zeros(shape, dtype)
+    graph.initializer.extend(made.values())
+    return model.SerializeToString()
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
-    assets = folder / "hibari" / "assets"
-    sys.path.insert(0, str(folder))
+    package = Path(sys.argv[1])
+    sys.path.insert(0, str(package))
     from hibari import dsp
-    from hibari.g2p.oov import OOV
 
+    assets = package / "hibari" / "assets"
     vocab = json.loads((assets / "vocab.json").read_text(encoding="utf-8"))
-    model = float_graph(assets / "hibari.onnx")
-    quiet = onnxruntime.SessionOptions()
-    quiet.log_severity_level = 3
-    model.graph.output.append(helper.make_tensor_value_info("/Clip_output_0", 1, None))
-    exact = onnxruntime.InferenceSession(model.SerializeToString(), quiet)
-    shipped_model = onnx.load(str(assets / "hibari.onnx"))
-    shipped_model.graph.output.append(helper.make_tensor_value_info("/Clip_output_0", 1, None))
-    shipped = onnxruntime.InferenceSession(shipped_model.SerializeToString(), quiet)
-    out: dict[str, np.ndarray] = {"words": np.array(WORDS)}
-    net = OOV(str(assets / "oov.onnx"))
-    out["readings"] = np.array([net(word) for word in WORDS])
-    for number, phonemes in enumerate(PHONEMES):
-        ids = np.array([0, *(vocab[c] for c in phonemes if c in vocab), 0])
-        feed = {"ids": ids[None], "speed": np.ones(1, np.float32)}
-        parts = dict(zip(("lh", "theta", "ln", "lr", "phi", "f0", "frames"), exact.run(None, feed), strict=True))
-        out[f"{number}/ids"] = ids.astype(np.int16)
-        out[f"{number}/frames"] = parts["frames"].astype(np.int16)
-        out[f"{number}/shipped_frames"] = shipped.run(["/Clip_output_0"], feed)[0].astype(np.int16)
-        out[f"{number}/f0"] = parts["f0"][0]
-        head = np.concatenate([parts[name][0] for name in ("lh", "theta", "ln", "lr", "phi")]).T
-        out[f"{number}/head"] = head[::9, ::13].astype(np.float32)
-        if number == 0:
-            spectra = [parts[name][0] for name in ("lh", "theta")] + [np.full_like(parts["ln"][0], -80)]
-            spectra += [parts[name][0] for name in ("lr", "phi")]
-            out["0/audio"] = dsp.synth(*spectra, parts["f0"][0], Silence()).astype(np.float16)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    providers = ["CPUExecutionProvider"]
+    shipped = onnxruntime.InferenceSession(str(assets / "hibari.onnx"), options, providers)
+    plain = onnxruntime.InferenceSession(without_rounding(assets / "hibari.onnx"), options, providers)
+    out: dict[str, np.ndarray] = {}
+    for i, phonemes in enumerate(PHONEMES):
+        ids = [0, *[vocab[c] for c in phonemes if c in vocab], 0]
+        feed = {"ids": np.array([ids], np.int64), "speed": np.ones(1, np.float32)}
+        out[f"{i}/ids"] = np.array(ids, np.int32)
+        for kind, session in (("plain", plain), ("shipped", shipped)):
+            *parts, f0 = (a[0] for a in session.run(None, feed))
+            out[f"{i}/{kind}/f0"] = f0.astype(np.float32)
+            for name, part in zip(PARTS, parts, strict=True):
+                out[f"{i}/{kind}/{name}"] = part.T[::5, ::23].astype(np.float32)  # [frames / 5, bins / 23]
+            # The package draws noise bin by bin, frames side by side, real and imaginary parts in turn.
+            audio = dsp.synth(*parts, f0, np.random.default_rng(i))
+            out[f"{i}/{kind}/audio"] = audio[::3].astype(np.float16) if kind == "plain" else audio[:0]
+            print(i, kind, len(f0), "frames", len(audio), "samples")
     np.savez_compressed(HERE / "golden" / "hibari.npz", **out)
 
 

@@ -1,4 +1,4 @@
-"""The voice against ONNX Runtime (golden/hibari.npz), and what `synthesize` promises about words and silence."""
+"""The voice against ONNX Runtime (golden/hibari_graph.npz), and what `synthesize` promises about words and silence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bargein.models.errors import WeightsError
 from bargein.models.g2p import pronounce
 from bargein.models.store import path
 
-GOLDEN = Path(__file__).parent / "golden" / "hibari.npz"
+GOLDEN = Path(__file__).parent / "golden" / "hibari_graph.npz"
 
 
 @pytest.fixture(scope="module")
