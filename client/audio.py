@@ -51,9 +51,9 @@ def rms(x: I16) -> float:
 
 
 def voiced_span(parts: list[I16]) -> tuple[int, int]:
-    """Indices of the first and last frame that count as speech: louder than 6% of the loudest frame."""
-    levels = [rms(p) for p in parts]
-    limit = max(100.0, 0.06 * max(levels, default=0.0))
+    """Indices of the first and last frame that count as speech: louder than 6% of the loudest, twice over any noise."""
+    levels = [rms(p) for p in parts] or [0.0]
+    limit = max(100.0, 0.06 * max(levels), 2 * float(np.quantile(levels, 0.1)))
     voiced = [n for n, level in enumerate(levels) if level > limit]
     return (voiced[0], voiced[-1]) if voiced else (0, max(len(parts) - 1, 0))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 import sys
 import tempfile
@@ -48,7 +49,7 @@ class Supervisor:
         socket = self._dir / f"engine-{self.num_restarts}.sock"
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "bargein.engine", "--socket", str(socket), *self._args,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.DEVNULL, env={"OPENBLAS_NUM_THREADS": "1"} | dict(os.environ),
         )  # fmt: skip
         deadline = time.monotonic() + CONNECT_S
         while True:

@@ -51,8 +51,7 @@ async def show_version(request: web.Request) -> web.Response:
 async def list_models(request: web.Request) -> web.Response:
     """OpenAI's model list, from what is loaded."""
     services = request.app[SERVICES]
-    names = dict.fromkeys(filter(None, [services.chat_model, *services.engine.models.values()]))
-    data = [{"id": n, "object": "model", "created": STARTED, "owned_by": "bargein"} for n in names]
+    data = [{"id": n, "object": "model", "created": STARTED, "owned_by": "bargein"} for n in services.model_names]
     return web.json_response({"object": "list", "data": data})
 
 

@@ -9,6 +9,7 @@ from aiohttp import web
 from bargein.engine.client import EngineUnavailable
 from bargein.pipeline.runner import SessionRunner
 from bargein.pipeline.transports.websocket import WebSocketTransport, serve
+from bargein.realtime.names import is_known_model
 from bargein.realtime.settings import Settings, apply, parse
 from bargein.realtime.wire import MAX_EVENT_BYTES, Dialect
 
@@ -33,6 +34,9 @@ async def realtime(request: web.Request) -> web.StreamResponse:
         return refusal(503, "the engine is starting", "engine_unavailable", Retry_After="2")
     if services.num_sessions >= config.server.max_sessions:
         return refusal(503, "the server is full", "server_full", Retry_After="10")
+    model = request.query.get("model", "")[:256]
+    if not is_known_model(model, services.model_names):
+        return refusal(404, f"the model {model!r} does not exist here; see /v1/models", "model_not_found")
     settings, model_used = _first_settings(request, services.settings, services.chat_model)
     protocols = ("realtime",) if "realtime" in offered_protocols(request) else ()
     ws = web.WebSocketResponse(protocols=protocols, max_msg_size=MAX_EVENT_BYTES + 4096, heartbeat=30, compress=False)

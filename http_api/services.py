@@ -35,6 +35,11 @@ class Services:
             return self.config.chat.model or "upstream"
         return self.engine.models.get("chat", "")
 
+    @property
+    def model_names(self) -> list[str]:
+        """Every model that is loaded, the chat model first."""
+        return list(dict.fromkeys(filter(None, [self.chat_model, *self.engine.models.values()])))
+
     def chat_source(self) -> ChatSource:
         """A source of its own for one session."""
         chat = self.config.chat

@@ -1,8 +1,8 @@
 """The ops of `reference`, fast on a CPU: BLAS for the big products, Numba for the memory-bound rest."""
 
 # ears: Silero VAD, Whisper, smart-turn
+from .cpu_attention import attention  # noqa: F401
 from .cpu_dense import (  # noqa: F401
-    attention,
     attention_cached,
     attention_cross,
     conv1d,
@@ -14,6 +14,7 @@ from .cpu_dense import (  # noqa: F401
     lstm_cell,
     sigmoid,
     softmax,
+    windows,
 )
 
 # -- speech synthesis and chat decoding ------------------------------------------------------------------------------

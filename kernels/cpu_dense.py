@@ -201,39 +201,23 @@ def linear(x: F32, w: F32, b: F32 | None = None) -> F32:
     return y
 
 
-def conv1d(x: F32, w: F32, b: F32 | None, stride: int = 1, padding: int = 0) -> F32:
-    """See `reference.conv1d`."""
-    out_channels, k, channels = w.shape
+def windows(x: F32, k: int, stride: int = 1, padding: int = 0) -> F32:
+    """See `reference.windows`."""
+    channels = x.shape[1]
     padded = np.zeros((x.shape[0] + 2 * padding, channels), np.float32)
     padded[padding : padding + x.shape[0]] = x
     num = (padded.shape[0] - k) // stride + 1
     step = padded.strides[0]
-    windows = np.lib.stride_tricks.as_strided(padded, (num, k * channels), (stride * step, padded.strides[1]))
-    # Copied: NumPy only hands rows to BLAS when they don't overlap.
-    return linear(np.ascontiguousarray(windows), w.reshape(out_channels, k * channels), b)
+    view = np.lib.stride_tricks.as_strided(padded, (num, k * channels), (stride * step, padded.strides[1]))
+    return np.ascontiguousarray(view)
+
+
+def conv1d(x: F32, w: F32, b: F32 | None, stride: int = 1, padding: int = 0) -> F32:
+    """See `reference.conv1d`."""
+    return linear(windows(x, w.shape[1], stride, padding), w.reshape(w.shape[0], -1), b)
 
 
 # --- attention -------------------------------------------------------------------------------------------------------
-
-_QUERY_BLOCK = 256  # rows of scores held at once per head: 256 x 1500 floats stay in the second-level cache
-
-
-def attention(q: F32, k: F32, v: F32, num_heads: int, scale: float) -> F32:
-    """See `reference.attention`; q, k, v may be column slices of one array."""
-    num_q, dim = q.shape
-    d = dim // num_heads
-    out = np.empty((num_q, dim), np.float32)
-    scores = np.empty((min(num_q, _QUERY_BLOCK), k.shape[0]), np.float32)
-    for h in range(num_heads):
-        cols = slice(h * d, (h + 1) * d)
-        keys, values = k[:, cols].T, v[:, cols]
-        for start in range(0, num_q, _QUERY_BLOCK):
-            rows = slice(start, min(start + _QUERY_BLOCK, num_q))
-            s = scores[: rows.stop - start]
-            np.matmul(q[rows, cols], keys, out=s)
-            softmax_inplace(s, scale)
-            np.matmul(s, values, out=out[rows, cols])
-    return out
 
 
 @njit(cache=True, nogil=True, fastmath=True)
@@ -287,7 +271,7 @@ def _attention_cross(q, k, v, scale, out):  # type: ignore[no-untyped-def]
 
 def attention_cross(q: F32, k: F32, v: F32, scale: float) -> F32:
     """See `reference.attention_cross`."""
-    num_heads, length, d = k.shape
+    num_heads, _, d = k.shape
     out = np.empty_like(q)
     if q.shape[0] <= 8:
         _attention_cross(q, k, v, _f(scale), out)
@@ -309,6 +293,27 @@ def lstm_cell(x: F32, h: F32, c: F32, w_ih: F32, w_hh: F32, b_ih: F32, b_hh: F32
     return sigmoid(gates[:, 3 * n :]) * np.tanh(c_new), c_new
 
 
+@njit(cache=True, nogil=True, fastmath={"nsz", "arcp", "contract", "afn", "reassoc"})
+def _mel(spectrum, filters, out):  # type: ignore[no-untyped-def]
+    bins = filters.shape[1]
+    first, last = np.empty(filters.shape[0], np.int64), np.empty(filters.shape[0], np.int64)
+    for m in range(filters.shape[0]):  # a filter is a triangle over a few bins
+        first[m], last[m] = bins, 0
+        for j in range(bins):
+            if filters[m, j] != _f(0.0):
+                first[m], last[m] = min(first[m], j), j + 1
+    power = np.empty(bins, np.float32)
+    for t in range(spectrum.shape[0]):
+        for j in range(bins):
+            re, im = spectrum[t, j].real, spectrum[t, j].imag
+            power[j] = re * re + im * im
+        for m in range(filters.shape[0]):
+            total = _f(0.0)
+            for j in range(first[m], last[m]):
+                total += power[j] * filters[m, j]
+            out[t, m] = np.log10(max(total, _f(1e-10)))
+
+
 def log_mel_frames(padded: F32, filters: F32, n_fft: int = 400, hop: int = 160) -> F32:
     """See `reference.log_mel_frames`."""
     num = (padded.shape[0] - n_fft) // hop + 1
@@ -316,6 +321,6 @@ def log_mel_frames(padded: F32, filters: F32, n_fft: int = 400, hop: int = 160) 
     view = np.lib.stride_tricks.as_strided(padded, (num, n_fft), (padded.strides[0] * hop, padded.strides[0]))
     window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(n_fft) / n_fft)).astype(np.float32)
     spectrum = np.fft.rfft(view * window, axis=1)  # complex64 [T, n_fft // 2 + 1]
-    power = np.square(spectrum.real) + np.square(spectrum.imag)
-    mel = np.matmul(power.astype(np.float32, copy=False), filters.T)
-    return np.log10(np.maximum(mel, np.float32(1e-10), out=mel), out=mel)
+    out = np.empty((num, filters.shape[0]), np.float32)
+    _mel(spectrum, filters, out)
+    return out

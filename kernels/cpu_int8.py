@@ -206,7 +206,7 @@ def quantize_activations(x: F32, limit: int) -> tuple[I16, F32]:
     return q, scale
 
 
-# The buffers come from outside: Numba would free an array of its own after its last mention, and an address is none.
+# The buffers come from outside: Numba frees an array of its own after the last mention of it, and an address is none.
 @nb.njit(**_JIT)
 def _linear_serial(x, limit, packed, scale, q, x_scale, out):  # type: ignore[no-untyped-def]
     _quantize(x, limit, q, x_scale)

@@ -14,7 +14,7 @@ F32 = NDArray[np.float32]
 C64 = NDArray[np.complex64]
 
 f32 = np.float32
-_JIT = {"cache": True, "nogil": True, "fastmath": True, "error_model": "numpy"}  # a division that may raise stays scalar
+_JIT = {"cache": True, "nogil": True, "fastmath": True, "error_model": "numpy"}  # a division that raises stays scalar
 
 
 @nb.njit(inline="always", **_JIT)
@@ -238,7 +238,9 @@ def _harmonic_source(f0, hop, sample_rate, floor, top, out):  # type: ignore[no-
             out[k * hop + j] = value if pitch[j] > f32(floor) else f32(0.0)
 
 
-def harmonic_source(f0: F32, hop: int = 300, sample_rate: int = 24000, floor: float = 40.0, top: float = 11000.0) -> F32:
+def harmonic_source(
+    f0: F32, hop: int = 300, sample_rate: int = 24000, floor: float = 40.0, top: float = 11000.0
+) -> F32:
     """Band-limited pulse train following a pitch curve; see the reference."""
     out = np.empty(f0.shape[0] * hop, np.float32)
     _harmonic_source(np.ascontiguousarray(f0, np.float32), hop, sample_rate, floor, top, out)

@@ -77,12 +77,12 @@ def _vad_step(x, h, c, basis, w1, b1, w2, b2, w3, b3, w4, b4, wl, bl, wo, bo, pr
     for base in range(0, n, 4):
         num = min(4, n - base)
         for r in range(4):
-            if r < num:
-                wave[:576] = x[base + r]
-                for j in range(64):
-                    wave[576 + j] = wave[574 - j]
-            else:
-                wave[:] = _f(0.0)
+            if r >= num:
+                y1[r] = _f(0.0)
+                continue
+            wave[:576] = x[base + r]
+            for j in range(64):
+                wave[576 + j] = wave[574 - j]
             _block(wave, 0, 128, 256, 384, basis, 256, no_bias, False, spec, 258, 0)
             for t in range(4):
                 for j in range(129):

@@ -18,6 +18,7 @@ from .reference_ears import (  # noqa: F401
     softmax,
     top_log_probs,
     vad_step,
+    windows,
 )
 
 # -- speech synthesis and chat decoding ------------------------------------------------------------------------------

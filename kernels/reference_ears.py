@@ -50,16 +50,22 @@ def log_softmax(x: F32) -> F32:
     return (x - top - np.log(np.exp(x - top).sum(-1, keepdims=True))).astype(np.float32)
 
 
+def windows(x: F32, k: int, stride: int = 1, padding: int = 0) -> F32:
+    """What a 1-D convolution of width k sees at each place: x [T, C], zero padding on both ends.
+
+    Returns [(T + 2 padding - k) // stride + 1, k * C], so that the convolution is a linear layer over its rows.
+    """
+    padded = np.pad(x, ((padding, padding), (0, 0)))
+    num = (padded.shape[0] - k) // stride + 1
+    return np.stack([padded[t * stride : t * stride + k].reshape(k * x.shape[1]) for t in range(num)])
+
+
 def conv1d(x: F32, w: F32, b: F32 | None, stride: int = 1, padding: int = 0) -> F32:
     """1-D convolution, time first: x [T, C], w [O, k, C] (not torch's [O, C, k]), b [O] or None.
 
     Zero padding on both ends. Returns [(T + 2 padding - k) // stride + 1, O].
     """
-    out_channels, k, channels = w.shape
-    padded = np.pad(x, ((padding, padding), (0, 0)))
-    num = (padded.shape[0] - k) // stride + 1
-    windows = np.stack([padded[t * stride : t * stride + k].reshape(k * channels) for t in range(num)])
-    return linear(windows, w.reshape(out_channels, k * channels), b)
+    return linear(windows(x, w.shape[1], stride, padding), w.reshape(w.shape[0], -1), b)
 
 
 def attention(q: F32, k: F32, v: F32, num_heads: int, scale: float) -> F32:
@@ -140,7 +146,8 @@ def log_mel_frames(padded: F32, filters: F32, n_fft: int = 400, hop: int = 160) 
     """log10 of mel power, floored at 1e-10, of every whole frame in `padded`.
 
     padded [n] samples, the first frame beginning at sample 0 (the caller has padded n_fft // 2 in front if it wants
-    centred frames); periodic Hann window. filters [n_mels, n_fft // 2 + 1]. Returns [T, n_mels], T = (n - n_fft) // hop + 1.
+    centred frames); periodic Hann window. filters [n_mels, n_fft // 2 + 1].
+    Returns [T, n_mels], T = (n - n_fft) // hop + 1.
     """
     num = (padded.shape[0] - n_fft) // hop + 1
     window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(n_fft) / n_fft)).astype(np.float32)

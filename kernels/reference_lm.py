@@ -83,7 +83,7 @@ def attend(q: F32, keys: F32, values: F32, start: int, scale: float, window: int
 
 
 def gated(x: F32, activation: str) -> F32:
-    """activation(gate) * up for x [M, 2 F] = gate and up side by side -> [M, F]; "silu" or "gelu_tanh" (Shazeer 2020)."""
+    """activation(gate) * up for x [M, 2 F] = gate and up side by side -> [M, F]; silu or gelu_tanh (Shazeer 2020)."""
     gate, up = np.split(x.astype(np.float64), 2, axis=1)
     if activation == "silu":
         gate = gate / (1.0 + np.exp(-gate))

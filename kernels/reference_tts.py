@@ -1,4 +1,6 @@
-"""Definitions of the speech-synthesis ops in plain NumPy: clear, float32 out, not fast. `cpu_tts.py` has the same names.
+"""Definitions of the speech-synthesis ops in plain NumPy: clear, float32 out, not fast.
+
+`cpu_tts.py` has the same names.
 
 Frames are rows everywhere (`[T, C]`, C-contiguous), so that a chunk of time is a slice and a matrix product needs no
 transpose. Conventions of the vocoder: sample rate 24 kHz, hop 300, periodic Hann window of 1200, 601 bins.
@@ -56,7 +58,7 @@ def scaled_residual(skip: F32, x: F32, bias: F32, scale: F32) -> F32:
 
 
 def encoder_attention(qkv: F32, heads: int) -> F32:
-    """Full self-attention of one short sequence: qkv [T, 3 C] (q, k, v side by side) -> [T, C]; scores / sqrt(C / heads)."""
+    """Full self-attention of one short sequence: qkv [T, 3 C] (q, k, v) -> [T, C]; scores / sqrt(C / heads)."""
     rows, width = qkv.shape[0], qkv.shape[1] // 3
     size = width // heads
     out = np.empty((rows, width), np.float32)
@@ -68,7 +70,9 @@ def encoder_attention(qkv: F32, heads: int) -> F32:
     return out
 
 
-def harmonic_source(f0: F32, hop: int = 300, sample_rate: int = 24000, floor: float = 40.0, top: float = 11000.0) -> F32:
+def harmonic_source(
+    f0: F32, hop: int = 300, sample_rate: int = 24000, floor: float = 40.0, top: float = 11000.0
+) -> F32:
     """Band-limited pulse train following a pitch curve: every harmonic below `top` Hz at amplitude one.
 
     f0 [F] Hz, one value a frame, interpolated linearly between frame centres -> float32 [F * hop].
@@ -90,7 +94,7 @@ def harmonic_source(f0: F32, hop: int = 300, sample_rate: int = 24000, floor: fl
 
 
 def stft_rows(padded: F32, window: F32, hop: int, first: int, last: int) -> C64:
-    """Spectra of frames first..last-1 of an already padded signal: row f is rfft(window * padded[f hop : f hop + N])."""
+    """Spectra of frames first..last-1 of a padded signal: row f is rfft(window * padded[f hop : f hop + N])."""
     size = window.shape[0]
     frames = np.stack([padded[f * hop : f * hop + size] * window for f in range(first, last)])
     return np.fft.rfft(frames, axis=1).astype(np.complex64)
@@ -125,8 +129,8 @@ def _mix(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
 def vocoder_spectrum(head: F32, source: C64, noise: C64, limit: float = 7.0) -> C64:
     """Spectrum of the five-part vocoder.
 
-    head [T, 5 B] holds, side by side, log gain and phase/pi (before tanh) of the harmonic branch, log gain of the noise,
-    log gain and phase of the free branch; source, noise [T, B] -> [T, B]:
+    head [T, 5 B] holds, side by side, log gain and phase/pi (before tanh) of the harmonic branch, log gain of the
+    noise, log gain and phase of the free branch; source, noise [T, B] -> [T, B]:
     e^lh e^(i pi tanh theta) source + e^ln noise + e^lr e^(i phi), each log gain clipped above at `limit`.
     """
     lh, theta, ln, lr, phi = np.split(head.astype(np.float64), 5, axis=1)

@@ -109,7 +109,8 @@ _NOT_WEIGHTS = ("decoder/projection/weight",)  # the tied head: an alias of the 
 
 
 def _count(tensors: dict[str, NDArray[Any]], side: str) -> int:
-    return len({name.split("/")[1] for name in tensors if name.startswith(f"{side}/layer_") and "/layer_norm" not in name[:20]})
+    layers = {name.split("/")[1] for name in tensors if name.startswith(f"{side}/layer_")}
+    return len(layers - {"layer_norm"})
 
 
 # --- smart-turn -------------------------------------------------------------------------------------------------------
@@ -135,8 +136,9 @@ def convert_smart_turn(src: Path, dst: Path) -> None:
         for name in ("encoder.conv1", "encoder.conv2", "classifier.0", "classifier.4", "classifier.6"):
             bias = f"inner.{name}.bias_quantized"
             tensors[f"{name}.bias"] = dequantize(stored[bias], stored[f"{bias}_scale"], stored[f"{bias}_zero_point"])
-        tensors |= {n.removeprefix("inner."): t for n, t in stored.items() if n.startswith("inner.") and t.dtype == np.float32
-                    and not n.endswith("_scale")}  # fmt: skip
+        for name, tensor in stored.items():
+            if name.startswith("inner.") and tensor.dtype == np.float32 and not name.endswith("_scale"):
+                tensors[name.removeprefix("inner.")] = tensor
     except KeyError as missing:
         raise WeightsError(path, f"lacks {missing}: a variant this cannot run") from None
     width = tensors["encoder.conv1.bias"].shape[0]
@@ -167,13 +169,13 @@ def _smart_turn_weights(file: OnnxFile) -> dict[str, str]:
                 for other in file.nodes:
                     if other.op == "MatMul" and other.inputs[0] == source and keys not in names:
                         stem = made_by[other.inputs[1]].inputs[0].removesuffix("_quantized")
-                        bare = not any(n.op == "Add" and product_or_none(made_by, n) == stem for n in file.nodes)
+                        bare = not any(n.op == "Add" and _weight_behind(made_by, n) == stem for n in file.nodes)
                         if bare:
                             names[keys] = stem
     return names
 
 
-def product_or_none(made_by: dict[str, Any], add: Any) -> str | None:
+def _weight_behind(made_by: dict[str, Any], add: Any) -> str | None:
     """The weight stem of the MatMul that an Add gives its bias to, or None."""
     for name in add.inputs:
         node = made_by.get(name)

@@ -47,8 +47,8 @@ def named_onnx_weights(path: Path) -> dict[str, NDArray[Any]]:
     """Initializers of an ONNX export under the checkpoint's own names.
 
     The exporter drops the names of matrices that it transposed; each is found again by the bias added to its product:
-    `x.bias` -> `x.weight`, `x_bias` -> `x_weight`. Matrices keep the export's layout, [in, out]. A dynamically quantized
-    one stays uint8 with `.scale` (float32) and `.zero_point` (uint8) beside it.
+    `x.bias` -> `x.weight`, `x_bias` -> `x_weight`. Matrices keep the export's layout, [in, out]. A dynamically
+    quantized one stays in its 8 bits with `.scale` (float32) and `.zero_point` beside it.
     """
     graph = _read_onnx(path).graph
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
@@ -91,7 +91,7 @@ def _repeats(path: Path, bias: str) -> int:
 def convert_hibari(src: Path, dst: Path) -> None:
     """hibari-tts (Apache-2.0) -> model.safetensors, oov.safetensors, config.json and the package's G2P.
 
-    The acoustic model stays in the uint8 of its ONNX file (8 MB); so nothing is lost and loading dequantizes once.
+    The acoustic model stays in the int8 of its ONNX file (8 MB); so nothing is lost and loading dequantizes once.
     The G2P's Python and its lexicon are copied as they are; its out-of-vocabulary net becomes safetensors.
     """
     graph_path = _find(src, "hibari.onnx")

@@ -209,7 +209,7 @@ def _layer(
 
 
 def forward(w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], ops: Any = cpu) -> F32:
-    """Append tokens to one sequence -> logits float32 [vocab] after the last. Long prompts go in chunks, up to 64."""
+    """Append tokens to one sequence -> logits float32 [vocab] after the last. For long prompts see `prefill`."""
     result: F32 = forward_spans(w, cfg, [(kv, tokens)], ops)[0]
     return result
 

@@ -19,8 +19,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
-from bargein.kernels import cpu
 from numpy.typing import NDArray
+
+from bargein.kernels import cpu
 
 from .errors import WeightsError
 
@@ -122,7 +123,9 @@ _SENTENCE_END = re.compile(r"[.!?…][\"”’)\]]*\s+(?=\S)")
 _CLAUSE_MARKS = ",;:—"
 _MARKS = frozenset(";:,.!?—…\"“”() ")
 # Symbols the voice cannot read: emoji, pictographs, joiners. A word of nothing else is silent.
-_UNREADABLE = re.compile("[\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff\u2190-\u2bff\U0001f000-\U0001faff]")
+_UNREADABLE = re.compile(
+    "[\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff\u2190-\u2bff\U0001f000-\U0001faff]"
+)
 
 
 def pronounce(pronouncer: Pronouncer, text: str, max_phonemes: int = 300) -> list[Utterance]:

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from bargein.kernels import cpu
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
+
+from bargein.kernels import cpu
 
 from .errors import WeightsError
 from .g2p import OovConfig, Pronouncer, Utterance, load_pronouncer, oov_phonemes, pronounce
@@ -63,6 +64,9 @@ class Pauses(NamedTuple):
     tail_s: float = 0.12
     between_sentences_s: float = 0.25
     threshold: float = 0.004  # peak of a 2.5 ms block, full scale 1
+
+
+DEFAULT_PAUSES = Pauses()
 
 
 class Word(NamedTuple):
@@ -221,12 +225,13 @@ def load(directory: Path, ops: Any = cpu) -> Model:
             prosody_attention_passes=int(raw["prosody_attention_passes"]),
             heads=int(raw["heads"]),
         )
-        oov_cfg = OovConfig(tuple(raw["oov"]["chars"]), tuple(raw["oov"]["phonemes"]), max_chars=raw["oov"]["max_chars"])
+        oov = raw["oov"]
+        oov_cfg = OovConfig(tuple(oov["chars"]), tuple(oov["phonemes"]), max_chars=int(oov["max_chars"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise WeightsError(path, f"not a hibari config ({error}); run `bargein models pull`") from error
     weights = _time_major(_read_checked(directory / "model.safetensors", expected_shapes(cfg), ops))
-    oov = _read_checked(directory / "oov.safetensors", oov_shapes(oov_cfg), ops)
-    return Model(cfg, weights, load_pronouncer(directory, partial(oov_phonemes, oov, oov_cfg, ops=ops)))
+    net = _read_checked(directory / "oov.safetensors", oov_shapes(oov_cfg), ops)
+    return Model(cfg, weights, load_pronouncer(directory, partial(oov_phonemes, net, oov_cfg, ops=ops)))
 
 
 # -- the graph -------------------------------------------------------------------------------------------------------
@@ -436,7 +441,7 @@ def synthesize_steps(
     text: str,
     speed: float = 1.0,
     seed: int = 0,
-    pauses: Pauses = Pauses(),
+    pauses: Pauses = DEFAULT_PAUSES,
     chunk_frames: int = 48,
     ops: Any = cpu,
 ) -> Iterator[Chunk | None]:
@@ -514,7 +519,7 @@ def _timed_words(
 
 
 def synthesize(
-    model: Model, text: str, speed: float = 1.0, seed: int = 0, pauses: Pauses = Pauses(), ops: Any = cpu
+    model: Model, text: str, speed: float = 1.0, seed: int = 0, pauses: Pauses = DEFAULT_PAUSES, ops: Any = cpu
 ) -> Speech:
     """Speak a text: 24 kHz float32 audio and the times of its words. Empty text gives empty speech."""
     chunks = [chunk for chunk in synthesize_steps(model, text, speed, seed, pauses, ops=ops) if chunk is not None]

@@ -63,7 +63,7 @@ def read_ct2(parts: Sequence[Path]) -> Ct2File:
     cursor = _Cursor(b"".join(part.read_bytes() for part in parts), parts[-1])
     version = cursor.uint("I")
     if version not in (5, 6):
-        raise WeightsError(parts[0], f"not a CTranslate2 model of binary version 5 or 6 (found {version}); convert anew")
+        raise WeightsError(parts[0], f"not a CTranslate2 model of binary version 5 or 6 (found {version})")
     spec, revision = cursor.string(), cursor.uint("I")
     variables: dict[str, NDArray[np.generic]] = {}
     for _ in range(cursor.uint("I")):

@@ -1,4 +1,4 @@
-"""Reads the weights of an ONNX file: initializers, and the integer ones that a quantizer left with scale and zero point.
+"""Reads the weights of an ONNX file: initializers, and the integers that a quantizer left with scale and zero point.
 
 Uses the `onnx` package as a file reader only; no graph is run. A quantized initializer `x_quantized` comes with
 `x_scale` and `x_zero_point`; its value is (x_quantized - x_zero_point) * x_scale, along the axis that the node which
@@ -42,7 +42,7 @@ def read_onnx(path: Path) -> OnnxFile:
         graph = onnx.load(str(path)).graph
         tensors = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
     except (DecodeError, ValueError, TypeError, OSError) as problem:
-        raise WeightsError(path, f"not a readable ONNX file ({problem}); fetch it again with `bargein models pull`") from None
+        raise WeightsError(path, f"not an ONNX file ({problem}); fetch it again with `bargein models pull`") from None
     if not tensors:
         raise WeightsError(path, "holds no weights; fetch it again with `bargein models pull`")
     nodes = [

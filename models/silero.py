@@ -11,8 +11,9 @@ from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
-from bargein.kernels import cpu
 from numpy.typing import NDArray
+
+from bargein.kernels import cpu
 
 from .weights_io import read_config, read_tensors
 
@@ -77,7 +78,7 @@ def load(folder: Path) -> cpu.VadWeights:
 
 def init_state(n: int) -> State:
     """The state of n sessions before their first window: silence."""
-    return State(np.zeros((n, HIDDEN), np.float32), np.zeros((n, HIDDEN), np.float32), np.zeros((n, CONTEXT), np.float32))
+    return State(*(np.zeros((n, width), np.float32) for width in (HIDDEN, HIDDEN, CONTEXT)))
 
 
 def step(w: cpu.VadWeights, state: State, x: F32, ops: ModuleType = cpu) -> tuple[F32, State]:

@@ -74,8 +74,10 @@ def _sentencepiece(tokens: list[str], scores: list[float], kinds: list[int]) -> 
     for piece, score, kind in zip(tokens, scores, kinds, strict=True):
         if kind in (_CONTROL, _BYTE) or len(piece) < 2:
             continue
-        splits = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece)) if piece[:cut] in ids and piece[cut:] in ids]
-        merges += [(-score, ids[left], ids[right], left, right) for left, right in splits]
+        splits = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
+        merges += [
+            (-score, ids[left], ids[right], left, right) for left, right in splits if left in ids and right in ids
+        ]
     merges.sort(key=lambda merge: merge[:3])
     model = models.BPE(ids, [merge[3:] for merge in merges], fuse_unk=True, byte_fallback=True, unk_token="<unk>")
     tokenizer = Tokenizer(model)

@@ -49,7 +49,8 @@ def read_tensors(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
             raise WeightsError(path, f"tensor {name} is missing; {_AGAIN}")
         tensor = tensors.pop(name)
         if tensor.shape != shape or tensor.dtype.kind != "f":
-            raise WeightsError(path, f"tensor {name} is {tensor.dtype}{list(tensor.shape)}, not float{list(shape)}; {_AGAIN}")
+            found = f"{tensor.dtype}{list(tensor.shape)}"
+            raise WeightsError(path, f"tensor {name} is {found}, not float{list(shape)}; {_AGAIN}")
         out[name] = np.ascontiguousarray(tensor, np.float32)
     if tensors:
         raise WeightsError(path, f"tensor {min(tensors)} is unknown; {_AGAIN}")

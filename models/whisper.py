@@ -15,9 +15,11 @@ from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
-from bargein.kernels import cpu
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+
+from bargein.kernels import cpu
+from bargein.kernels.cpu import Int8Matrix
 
 from .errors import WeightsError
 from .weights_io import read_config, read_tensors
@@ -161,11 +163,12 @@ def _special(tokenizer: Tokenizer, path: Path) -> Special:
     )
 
 
-def load(folder: Path, int8: tuple[str, ...] = ("decoder",)) -> Model:
+def load(folder: Path, int8: tuple[str, ...] = ("encoder", "decoder")) -> Model:
     """Read a converted folder. Raises WeightsError naming what's missing, unknown or misshapen.
 
-    int8 names the halves ("encoder", "decoder") whose linear layers are rounded to int8 with a scale an output; ()
-    keeps every weight in float32. A decoder step is bounded by the bytes of its weights, so int8 is four times faster.
+    int8 names the halves ("encoder", "decoder") whose products are rounded to int8 with a scale an output; () keeps
+    every weight in float32. A decoder step is bounded by the bytes of its weights, so int8 is four times faster; an
+    encoder is 1.6 times faster, and stays off BLAS, whose threads stall when cores are contended.
     """
     raw = read_config(folder)
     try:
@@ -180,8 +183,10 @@ def load(folder: Path, int8: tuple[str, ...] = ("decoder",)) -> Model:
     except (KeyError, TypeError, ValueError) as problem:
         raise WeightsError(folder / "config.json", f"not a Whisper configuration ({problem}); convert anew") from None
     w = read_tensors(folder, _shapes(cfg))
-    for name in ("encoder/conv1/weight", "encoder/conv2/weight"):
-        w[name] = np.ascontiguousarray(w[name].transpose(0, 2, 1))  # [O, C, k] to time-first [O, k, C]
+    for name in ("encoder/conv1", "encoder/conv2"):  # [O, C, k] to a linear layer over windows, [O, k * C]
+        weight = w.pop(f"{name}/weight").transpose(0, 2, 1)
+        w[f"{name}/linear_0/weight"] = np.ascontiguousarray(weight.reshape(cfg.width, -1))
+        w[f"{name}/linear_0/bias"] = w.pop(f"{name}/bias")
     path = folder / "tokenizer.json"
     try:
         tokenizer = Tokenizer.from_file(str(path))
@@ -235,9 +240,9 @@ _ROWS = 256  # positions a step of the encoder handles: a few milliseconds on tw
 def encoder_steps(m: Model, mel: F32, ops: ModuleType = cpu) -> Generator[None, None, F32]:
     """`encode`, yielding between bounded pieces of work; the generator's return value is the result."""
     c, w, d = m.cfg, m.w, m.cfg.width
-    x = ops.gelu(ops.conv1d(mel, w["encoder/conv1/weight"], w["encoder/conv1/bias"], 1, 1))  # [T, D]
+    x = ops.gelu(_linear(m, "encoder/conv1/linear_0", ops.windows(mel, 3, 1, 1), ops))  # [T, D]
     yield
-    x = ops.gelu(ops.conv1d(x, w["encoder/conv2/weight"], w["encoder/conv2/bias"], 2, 1))  # [T / 2, D]
+    x = ops.gelu(_linear(m, "encoder/conv2/linear_0", ops.windows(x, 3, 2, 1), ops))  # [T / 2, D]
     x += w["encoder/position_encodings/encodings"][: x.shape[0]]
     blocks = [slice(start, start + _ROWS) for start in range(0, x.shape[0], _ROWS)]
     qkv, mixed = np.empty((x.shape[0], 3 * d), np.float32), np.empty_like(x)

@@ -14,8 +14,9 @@ from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
-from bargein.kernels import cpu
 from numpy.typing import NDArray
+
+from bargein.kernels import cpu
 
 from . import whisper
 from .whisper import Cross, Model
@@ -102,7 +103,7 @@ def decode_steps(m: Model, x: Cross, options: Options, ops: ModuleType = cpu) ->
     if m.special.languages and options.language is None:
         language = detect_language(m, x, ops)[0]
         yield
-    prompt = _prompt_tokens(m, replace(options, language=language))
+    prompt = prompt_tokens(m, replace(options, language=language))
     best: Result | None = None
     for temperature in options.temperatures:
         sampled = temperature > 0
@@ -167,7 +168,8 @@ def _segments(m: Model, tokens: Sequence[int]) -> tuple[Segment, ...]:
 # --- prompt and language ---------------------------------------------------------------------------------------------
 
 
-def _prompt_tokens(m: Model, o: Options) -> list[int]:
+def prompt_tokens(m: Model, o: Options) -> list[int]:
+    """What the decoder reads first: earlier text, control tokens, prefix. Raises ValueError as `decode_steps`."""
     s = m.special
     if o.task not in ("transcribe", "translate"):
         raise ValueError(f"task is {o.task!r}; it must be 'transcribe' or 'translate'")

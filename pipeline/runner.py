@@ -102,6 +102,7 @@ class SessionRunner:
             if isinstance(self.state.phase, Active):
                 self.tell(e.NodeFailed(self.now(), "internal_state_error", str(problems.exceptions[0])))
         finally:
+            log.info("%s ended: %s, after %.1f s of input", self.state.id, self._end_reason, self.heard_s)
             await self._release()
 
     async def _release(self) -> None:
@@ -135,6 +136,10 @@ class SessionRunner:
     def heard_s(self) -> float:
         """Input audio taken so far, in seconds."""
         return self.state.audio_ms / 1000
+
+    @property
+    def _end_reason(self) -> str:
+        return self.state.phase.reason if isinstance(self.state.phase, Terminated) else "internal_state_error"
 
     @property
     def is_over(self) -> bool:
@@ -204,6 +209,10 @@ class SessionRunner:
             case f.StartChat():
                 self.epochs.admit(effect.epoch)
                 self._call.prompts.send_nowait(effect)
+            case f.HoldOutput(epoch):
+                self.playout.hold(epoch)
+            case f.ReleaseOutput(epoch):
+                self.playout.release(epoch)
             case f.PrimeChat():
                 self._source.prime(effect)
             case f.RetireEpoch(epoch):

@@ -116,6 +116,18 @@ class StartChat:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldOutput:
+    """Audio of this epoch is made ready but not written until it is released."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseOutput:
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
 class PrimeChat:
     """A reply to these messages is likely soon: have the prompt read, write nothing. May be ignored."""
 
@@ -156,6 +168,8 @@ Effect = (
     | DropAudio
     | AskEou
     | StartChat
+    | HoldOutput
+    | ReleaseOutput
     | PrimeChat
     | RetireEpoch
     | FlushOutput

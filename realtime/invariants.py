@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .conversation import Message
-from .state import Candidate, Created, Drain, Session, Silent, Speaking, Stopped, Streaming, Terminated, live
+from .state import Candidate, Created, Drain, Predicted, Session, Silent, Speaking, Stopped, Streaming, Terminated, live
 
 TIMER_PHASES: dict[str, tuple[type, ...]] = {
     "commit": (Stopped,),
@@ -44,5 +44,7 @@ def check_state(s: Session) -> None:
     for item in s.conversation.items:
         if isinstance(item, Message) and item.status == "in_progress" and item.id != speaking:
             raise InvariantViolation("I4", f"item {item.id} is in progress outside a response")
+    if isinstance(s.resp, Predicted) and not isinstance(s.vad, Stopped):
+        raise InvariantViolation("I1", "a prediction outlived the silence that it was made in")
     if live(s.resp) is not None and isinstance(s.resp, Created | Streaming | Drain) and s.resp.plan.epoch > s.epoch:
         raise InvariantViolation("I5", "a response is ahead of the epoch counter")

@@ -44,7 +44,7 @@ def step(state: Session, ev: e.Input) -> tuple[Session, tuple[Effect, ...]]:
             raise ValueError("a session is opened once")
     d = Draft(state, ev.at)
     _dispatch(d, ev)
-    response.unpark(d)
+    response.settle(d)
     return d.s, tuple(d.out)
 
 
@@ -132,7 +132,7 @@ def _end_reason(code: str) -> a.EndReason:
 
 
 def _open(d: Draft, ev: e.Opened) -> None:
-    d.set(phase=Active(), settings=ev.settings, ids=IdStream(ev.seed))
+    d.set(phase=Active(), settings=ev.settings, ids=IdStream(ev.seed), draft_ids=IdStream(ev.seed + "/drafts"))
     d.set(id=d.fresh("sess"))
     d.set(conversation_id=d.fresh("conv"))
     d.emit(a.SessionCreated(d.s.id, d.s.settings))

@@ -11,9 +11,25 @@ from . import alphabet as a
 from . import events as e
 from .conversation import FunctionCall, Item, Message, Part, Status, to_chat, words_heard
 from .draft import Draft
-from .effects import FlushOutput, RetireEpoch, StartChat
+from .effects import FlushOutput, HoldOutput, ReleaseOutput, RetireEpoch, StartChat
 from .ids import Epoch, ItemId, ResponseId
-from .state import Active, Chat, Created, Drain, Idle, Live, OutOfBand, Parked, Plan, Session, Silent, Streaming, live
+from .state import (
+    Active,
+    Chat,
+    Created,
+    Drain,
+    Idle,
+    Live,
+    OutOfBand,
+    Parked,
+    Plan,
+    Predicted,
+    Session,
+    Silent,
+    Stopped,
+    Streaming,
+    live,
+)
 
 # --- beginning -----------------------------------------------------------------------------------------------------
 
@@ -25,21 +41,27 @@ def can_start(s: Session) -> bool:
 
 
 def request(d: Draft, params: e.ResponseParams) -> None:
-    """Start a response, or park it while the user talks, a transcript is on its way or a reply is running."""
+    """Start a response, or park it while the user talks, a transcript is on its way or a reply is running.
+
+    One that is parked already is merged with this one, and what it asked for stands.
+    """
     if can_start(d.s):
-        start(d, params)
+        start(d, params if d.s.parked is None else d.s.parked.params)
     elif d.s.parked is None:
         d.set(parked=Parked(params))
         d.note("turn", "response_parked")
 
 
-def unpark(d: Draft) -> None:
-    """The coupling of the two sides, run at the end of every step: a parked response starts as soon as it can."""
+def settle(d: Draft) -> None:
+    """The coupling of the two sides, run at the end of every step: a prediction lives only while the turn is stopped,
+    and a parked response starts as soon as it can."""
+    if not isinstance(d.s.vad, Stopped):
+        drop_prediction(d)
     if d.s.parked is not None and isinstance(d.s.phase, Active) and can_start(d.s):
         start(d, d.s.parked.params)
 
 
-def _plan(d: Draft, params: e.ResponseParams) -> Plan:
+def _plan(d: Draft, params: e.ResponseParams, response_id: str | None = None) -> Plan:
     s = d.s.settings
     text_only = "audio" not in s.output_modalities if params.text_only is None else params.text_only
     limit = params.max_output_tokens
@@ -48,7 +70,7 @@ def _plan(d: Draft, params: e.ResponseParams) -> Plan:
     epoch = Epoch(d.s.epoch + 1)
     d.set(epoch=epoch)
     return Plan(
-        id=ResponseId(d.fresh("resp")),
+        id=ResponseId(response_id or d.fresh("resp")),
         epoch=epoch,
         params=params,
         spoken=not (text_only or params.out_of_band),
@@ -62,10 +84,65 @@ def _plan(d: Draft, params: e.ResponseParams) -> Plan:
 
 def start(d: Draft, params: e.ResponseParams) -> None:
     """Announce a response of the conversation and ask chat for it. It answers every unanswered item."""
+    if isinstance(d.s.resp, Predicted) and _adopt(d, d.s.resp, params):
+        return
+    drop_prediction(d)
     plan = _plan(d, params)
     d.emit(a.ResponseCreated(view(plan, "in_progress")))
     d.set(resp=Created(plan), parked=None, conversation=d.s.conversation.answered())
-    _ask_chat(d, plan)
+    d.do(_ask(d, plan, d.s.conversation.items))
+
+
+# --- predicted -----------------------------------------------------------------------------------------------------
+
+MAX_DRAFTS = 2
+
+
+def predict(d: Draft, said: Message) -> None:
+    """Start to write the reply to the turn as it stands, at most twice a turn."""
+    if live(d.s.resp) is not None or d.s.parked is not None or d.s.num_drafts >= MAX_DRAFTS:
+        return
+    if any(b.flush is not None for b in d.s.sealed):
+        return
+    drop_prediction(d)
+    new, stream = d.s.draft_ids.draw("resp")
+    d.set(draft_ids=stream, num_drafts=d.s.num_drafts + 1)
+    plan = _plan(d, e.ResponseParams(), new)
+    ask = _ask(d, plan, (*d.s.conversation.items, said))
+    d.set(resp=Predicted(plan, ask))
+    if plan.spoken:
+        d.do(HoldOutput(plan.epoch))
+    d.do(ask)
+    d.note("llm", "predicted", response_id=plan.id)
+
+
+def _adopt(d: Draft, draft: Predicted, params: e.ResponseParams) -> bool:
+    """Make the prediction the response, if this one would ask chat the very same."""
+    wanted = _ask(d, replace(draft.plan, params=params), d.s.conversation.items)
+    if params != draft.plan.params or wanted != draft.ask:
+        return False
+    plan = replace(draft.plan, created_at=d.at)
+    d.emit(a.ResponseCreated(view(plan, "in_progress")))
+    d.set(parked=None, conversation=d.s.conversation.answered())
+    if plan.spoken:
+        d.set(resp=Created(plan, draft.chat, draft.voice))
+        d.do(ReleaseOutput(plan.epoch))
+    else:
+        d.set(resp=Created(plan))
+        if draft.chat.text:
+            chat_delta(d, e.ChatDelta(d.at, plan.epoch, draft.chat.text))
+        if (resp := live(d.s.resp)) is not None:
+            d.set(resp=replace(resp, chat=draft.chat))
+    d.note("llm", "adopted", response_id=plan.id)
+    _advance(d)
+    return True
+
+
+def drop_prediction(d: Draft) -> None:
+    """The turn did not end as it stood: the draft goes without a trace."""
+    if isinstance(d.s.resp, Predicted):
+        d.do(RetireEpoch(d.s.resp.plan.epoch))
+        d.set(resp=Idle())
 
 
 def start_out_of_band(d: Draft, params: e.ResponseParams) -> None:
@@ -73,26 +150,24 @@ def start_out_of_band(d: Draft, params: e.ResponseParams) -> None:
     plan = _plan(d, params)
     d.emit(a.ResponseCreated(view(plan, "in_progress")))
     d.set(oob={**d.s.oob, plan.id: OutOfBand(plan)})
-    _ask_chat(d, plan)
+    d.do(_ask(d, plan, d.s.conversation.items))
 
 
-def _ask_chat(d: Draft, plan: Plan) -> None:
+def _ask(d: Draft, plan: Plan, items: tuple[Item, ...]) -> StartChat:
+    """What chat is asked for a response to these items."""
     s, p = d.s.settings, plan.params
-    messages = d.s.conversation.chat_messages() if p.input is None else to_chat(p.input)
-    d.do(
-        StartChat(
-            epoch=plan.epoch,
-            response_id=plan.id,
-            messages=messages,
-            instructions=s.instructions if p.instructions is None else p.instructions,
-            tools=s.tools if p.tools is None else p.tools,
-            tool_choice=s.tool_choice if p.tool_choice is None else p.tool_choice,
-            max_output_tokens=plan.max_output_tokens,
-            temperature=s.temperature if p.temperature is None else p.temperature,
-            spoken=plan.spoken,
-            voice=plan.voice,
-            speed=s.speed,
-        )
+    return StartChat(
+        epoch=plan.epoch,
+        response_id=plan.id,
+        messages=to_chat(items if p.input is None else p.input),
+        instructions=s.instructions if p.instructions is None else p.instructions,
+        tools=s.tools if p.tools is None else p.tools,
+        tool_choice=s.tool_choice if p.tool_choice is None else p.tool_choice,
+        max_output_tokens=plan.max_output_tokens,
+        temperature=s.temperature if p.temperature is None else p.temperature,
+        spoken=plan.spoken,
+        voice=plan.voice,
+        speed=s.speed,
     )
 
 
@@ -129,6 +204,11 @@ def view(
 # --- in flight -----------------------------------------------------------------------------------------------------
 
 
+def _draft_of(d: Draft, epoch: Epoch) -> Predicted | None:
+    resp = d.s.resp
+    return resp if isinstance(resp, Predicted) and resp.plan.epoch == epoch else None
+
+
 def _of_epoch(d: Draft, epoch: Epoch) -> Live | None:
     resp = live(d.s.resp)
     return resp if resp is not None and resp.plan.epoch == epoch else None
@@ -163,6 +243,9 @@ def chat_delta(d: Draft, ev: e.ChatDelta) -> None:
         chat = _wrote(d, out.chat, ev.text)
         d.set(oob={**d.s.oob, out.plan.id: replace(out, chat=chat, item_id=item_id)})
         return
+    if (draft := _draft_of(d, ev.epoch)) is not None:
+        d.set(resp=replace(draft, chat=_wrote(d, draft.chat, ev.text)))
+        return
     resp = _of_epoch(d, ev.epoch)
     if resp is None:
         return
@@ -190,6 +273,9 @@ def chat_done(d: Draft, ev: e.ChatDone) -> None:
     if (out := _oob_of(d, ev.epoch)) is not None:
         _finish_out_of_band(d, replace(out, chat=close(out.chat)), "incomplete" if ev.limited else "completed")
         return
+    if (draft := _draft_of(d, ev.epoch)) is not None:
+        d.set(resp=replace(draft, chat=close(draft.chat)))
+        return
     resp = _of_epoch(d, ev.epoch)
     if resp is None:
         return
@@ -198,7 +284,9 @@ def chat_done(d: Draft, ev: e.ChatDone) -> None:
 
 
 def chat_failed(d: Draft, ev: e.ChatFailed) -> None:
-    if (out := _oob_of(d, ev.epoch)) is not None:
+    if _draft_of(d, ev.epoch) is not None:
+        drop_prediction(d)
+    elif (out := _oob_of(d, ev.epoch)) is not None:
         d.note("llm", "failed", message=ev.message)
         _finish_out_of_band(d, out, "failed", error_code="llm_error")
     elif _of_epoch(d, ev.epoch) is not None:
@@ -207,21 +295,23 @@ def chat_failed(d: Draft, ev: e.ChatFailed) -> None:
 
 
 def phrase_planned(d: Draft, ev: e.PhrasePlanned) -> None:
-    resp = _of_epoch(d, ev.epoch)
+    resp = _of_epoch(d, ev.epoch) or _draft_of(d, ev.epoch)
     if resp is not None and not resp.voice.cleared:
         v = resp.voice
         d.set(resp=replace(resp, voice=replace(v, words=v.words + ev.words, planned_ms=ev.planned_ms)))
 
 
 def speech_done(d: Draft, ev: e.SpeechDone) -> None:
-    resp = _of_epoch(d, ev.epoch)
+    resp = _of_epoch(d, ev.epoch) or _draft_of(d, ev.epoch)
     if resp is not None:
         d.set(resp=replace(resp, voice=replace(resp.voice, done=True)))
         _advance(d)
 
 
 def speech_failed(d: Draft, ev: e.SpeechFailed) -> None:
-    if _of_epoch(d, ev.epoch) is not None:
+    if _draft_of(d, ev.epoch) is not None:
+        drop_prediction(d)
+    elif _of_epoch(d, ev.epoch) is not None:
         d.note("tts_req", "failed", message=ev.message)
         retire(d, "failed", error_code="tts_error")
 
@@ -445,6 +535,7 @@ def clear_output(d: Draft, ev: e.ClearOutput) -> None:
 
 def fail_all(d: Draft, error_code: str) -> None:
     """The engine is gone: whatever runs ends as failed."""
+    drop_prediction(d)
     for out in list(d.s.oob.values()):
         _finish_out_of_band(d, out, "failed", error_code=error_code)
     if live(d.s.resp) is not None:
@@ -453,6 +544,7 @@ def fail_all(d: Draft, error_code: str) -> None:
 
 def cancel_all(d: Draft, reason: str) -> None:
     """The session ends: whatever runs ends as cancelled."""
+    drop_prediction(d)
     for out in list(d.s.oob.values()):
         _finish_out_of_band(d, out, "cancelled", reason=reason)
     if live(d.s.resp) is not None:

@@ -421,7 +421,9 @@ def apply(settings: Settings, patch: Patch) -> Settings:
             flat["transcribe"] = False
         else:
             flat[group] = None
-    flat["ignored_fields"] = list(patch.ignored)
+    # Accepted, since clients send it unasked, and said to have no effect.
+    idle = ["audio.input.noise_reduction"] if flat["noise_reduction"] is not None else []
+    flat["ignored_fields"] = [*patch.ignored, *idle]
     return msgspec.convert(flat, Settings)
 
 

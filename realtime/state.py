@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from .alphabet import EndReason
 from .conversation import Conversation, SpokenWord
 from .detector import Detector
+from .effects import StartChat
 from .events import ResponseParams, ToolCall, Transcript
 from .ids import Epoch, IdStream, ItemId, ResponseId
 from .settings import Settings
@@ -136,6 +137,19 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
+class Predicted:
+    """Being written before the turn has ended, in case it ends as it stands; nothing of it is on the wire.
+
+    `ask` is everything that chat was asked; it is adopted only by a response that would ask the same.
+    """
+
+    plan: Plan
+    ask: StartChat
+    chat: Chat = Chat()
+    voice: Voice = Voice()
+
+
+@dataclass(frozen=True, slots=True)
 class Created:
     """Announced; nothing of it has been put out yet."""
 
@@ -164,7 +178,7 @@ class Drain:
     voice: Voice
 
 
-RespPhase = Idle | Created | Streaming | Drain
+RespPhase = Idle | Predicted | Created | Streaming | Drain
 Live = Created | Streaming | Drain
 
 
@@ -208,6 +222,7 @@ class Session:
     conversation_id: str = ""
     settings: Settings = field(default_factory=Settings)
     ids: IdStream = IdStream("")
+    draft_ids: IdStream = IdStream("")  # of predicted responses
     vad: VadPhase = Silent()
     resp: RespPhase = Idle()
     parked: Parked | None = None
@@ -221,6 +236,7 @@ class Session:
     audio_ms: int = 0  # input audio reaches this far
     buffer_start_ms: int = 0  # the open buffer begins here
     num_stt_failures: int = 0
+    num_drafts: int = 0  # predictions of this turn
     updated: bool = False
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from . import alphabet as a
 from . import events as e
 from . import response
-from .conversation import Message, Part, to_chat
+from .conversation import Message, Part
 from .detector import (
     WINDOW_MS,
     Detector,
@@ -27,7 +27,7 @@ from .detector import (
 )
 from .detector import Stopped as StoppedEdge
 from .draft import Draft
-from .effects import AskEou, DropAudio, FlushStt, PrepareStt, PrimeChat, SealBuffer, StartStt, StopStt
+from .effects import AskEou, DropAudio, FlushStt, PrepareStt, SealBuffer, StartStt, StopStt
 from .eou import commit_delay_ms, hard_cap_ms, is_noise
 from .ids import ItemId
 from .settings import TurnDetection
@@ -261,7 +261,7 @@ def _seal(d: Draft, sealed: Sealed) -> None:
     waiting = [b for b in d.s.sealed if b.flush is not None]
     kept = tuple(b for b in (*d.s.sealed, sealed)[-KEEP_SEALED:])
     lost = tuple(b for b in waiting if b not in kept)  # a transcript is never forgotten
-    d.set(sealed=lost + kept, buffer_start_ms=sealed.end_ms)
+    d.set(sealed=lost + kept, buffer_start_ms=sealed.end_ms, num_drafts=0)
     item = Message(sealed.item_id, "user", (Part("input_audio"),))
     previous = d.s.conversation.items[-1].id if d.s.conversation.items else None
     d.emit(a.Committed(sealed.item_id, previous))
@@ -318,9 +318,12 @@ def detection_changed(d: Draft, before: TurnDetection | None) -> None:
     vad = d.s.vad
     if td is None and before is not None:
         d.disarm("commit", "hard_cap", "eou_timeout", "barge_in")
+        response.drop_prediction(d)
         if isinstance(vad, Speaking):  # it waits for the client's commit
             flush = d.token()
             d.set(vad=Stopped(vad.item_id, vad.audio_start_ms, d.s.audio_ms, vad.voiced_ms, d.at, flush, None))
+        elif isinstance(vad, Stopped):  # an open question to the classifier gets no answer
+            d.set(vad=replace(vad, ask=None))
         elif isinstance(vad, Candidate):
             d.set(vad=Silent())
         d.set(detector=Detector())
@@ -346,7 +349,7 @@ def stop_transcript(d: Draft, ev: e.SttStopTranscript) -> None:
     if isinstance(vad, Stopped) and vad.flush == ev.flush:
         d.set(vad=replace(vad, transcript=ev.transcript))
         d.note("stt", "stop_transcript", item_id=ev.item_id, text=ev.transcript.text)
-        _prime(d, vad, ev.transcript.text)
+        _predict(d, vad, ev.transcript)
         if vad.ask is not None:
             d.arm("eou_timeout", d.at + d.s.settings.eou.inference_timeout_ms)
         return
@@ -355,13 +358,25 @@ def stop_transcript(d: Draft, ev: e.SttStopTranscript) -> None:
         _transcribed(d, sealed, ev.transcript)
 
 
-def _prime(d: Draft, vad: Stopped, text: str) -> None:
-    """If the turn ends with these words chat will be asked this: let it read the prompt while EOU decides."""
+def _predict(d: Draft, vad: Stopped, transcript: e.Transcript) -> None:
+    """If the turn ends with these words they get a reply: let it be written while the classifier makes up its mind."""
+    s, td = d.s.settings, d.s.settings.turn_detection
+    if td is None or not td.create_response or s.type != "realtime" or vad.voiced_ms < s.min_speech_for_response_ms:
+        return
+    text = "" if _noise(d, vad.audio_end_ms - vad.audio_start_ms, transcript) else transcript.text.strip()
+    if text and vad.voiced_ms >= s.min_speech_ms:
+        response.predict(d, Message(vad.item_id, "user", (Part("input_audio", text),)))
+
+
+def _noise(d: Draft, audio_ms: int, transcript: e.Transcript) -> bool:
     s = d.s.settings
-    wanted = s.turn_detection is not None and s.turn_detection.create_response and s.type == "realtime"
-    if wanted and text.strip() and live(d.s.resp) is None:
-        said = Message(vad.item_id, "user", (Part("input_audio", text.strip()),))
-        d.do(PrimeChat(to_chat((*d.s.conversation.items, said)), s.instructions))
+    return is_noise(
+        audio_ms=audio_ms,
+        no_speech_prob=transcript.no_speech_prob,
+        avg_logprob=transcript.avg_logprob,
+        no_speech_limit=s.no_speech_prob_threshold,
+        logprob_limit=s.avg_logprob_threshold,
+    )
 
 
 def _done_waiting(d: Draft, sealed: Sealed) -> None:
@@ -371,13 +386,7 @@ def _done_waiting(d: Draft, sealed: Sealed) -> None:
 def _transcribed(d: Draft, sealed: Sealed, transcript: e.Transcript) -> None:
     s = d.s.settings
     length = sealed.end_ms - sealed.start_ms
-    noise = is_noise(
-        audio_ms=length,
-        no_speech_prob=transcript.no_speech_prob,
-        avg_logprob=transcript.avg_logprob,
-        no_speech_limit=s.no_speech_prob_threshold,
-        logprob_limit=s.avg_logprob_threshold,
-    )
+    noise = _noise(d, length, transcript)
     text = "" if noise else transcript.text.strip()
     d.note(
         "stt", "final", item_id=sealed.item_id, raw=transcript.text, gated=noise,

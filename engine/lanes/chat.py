@@ -6,7 +6,7 @@ the last word heard) rewinds the cache to where they part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 
 from bargein.models import chat_prompts, decoder, sampling
@@ -16,7 +16,6 @@ from .. import protocol as p
 from ..core import Stream
 
 PREFILL_CHUNK = 32
-DEFAULT_MAX_TOKENS = 160
 
 
 class ChatLane:
@@ -24,6 +23,7 @@ class ChatLane:
 
     def __init__(self, model: decoder.Model, codec: TextCodec) -> None:
         self._model, self._codec = model, codec
+        self._style = chat_prompts.STYLES["smollm2" if model.config.kind == "llama" else model.config.kind]
 
     def open(self, stream: Stream) -> None:
         stream.state = decoder.new_kv(self._model.config)
@@ -36,20 +36,20 @@ class ChatLane:
             raise ValueError(f"the chat lane takes no {type(body).__name__}")
         return self._generate(stream, tag, body)
 
-    def _prompt(self, body: p.Generate) -> list[int]:
+    def _prompt(self, body: p.Generate, limit: int) -> list[int]:
         """The prompt's tokens; the oldest turns go where it would not fit."""
-        messages = [{"role": m.role, "content": m.content} for m in body.messages]
-        room = self._model.config.max_positions - (body.max_tokens or DEFAULT_MAX_TOKENS) - 8
+        messages = [chat_prompts.Message(m.role, m.content) for m in body.messages]
+        room = self._model.config.max_positions - limit - 8
         while True:
-            ids = chat_prompts.render(self._model.config.kind, self._codec, messages, body.instructions)
+            ids = chat_prompts.render(self._codec, self._style.kind, messages, body.instructions)
             if len(ids) <= room or len(messages) <= 1:
                 return ids[-room:]
             del messages[0]
 
     def _generate(self, stream: Stream, tag: int, body: p.Generate) -> Iterator[None]:
         kv: decoder.KV = stream.state
-        w, cfg = self._model.weights, self._model.config
-        ids = self._prompt(body)
+        limit = self._style.max_tokens if body.max_tokens is None else body.max_tokens
+        ids = self._prompt(body, limit)
         cached = 0
         for have, want in zip(kv.tokens, ids[:-1], strict=False):  # the last token is always computed
             if have != want:
@@ -59,39 +59,40 @@ class ChatLane:
         logits = None
         for start in range(cached, len(ids), PREFILL_CHUNK):
             chunk = ids[start : start + PREFILL_CHUNK]
-            logits = decoder.forward(w, cfg, kv, chunk)
+            logits = decoder.forward(self._model.weights, self._model.config, kv, chunk)
             yield
         assert logits is not None
-        if body.max_tokens == 0:
+        if limit == 0:
             return
-        yield from self._decode(stream, tag, body, logits, len(ids), cached)
+        params = replace(self._style.sampling, seed=body.seed)
+        if body.temperature is not None:
+            params = replace(params, temperature=body.temperature)
+        end = yield from self._decode(stream, tag, params, limit, logits, ids)
+        stream.send(tag, p.Generated(end.finish, end.input_tokens, end.output_tokens, cached))
 
     def _decode(
-        self, stream: Stream, tag: int, body: p.Generate, logits: decoder.F32, given: int, cached: int
-    ) -> Iterator[None]:
+        self, stream: Stream, tag: int, params: sampling.Sampling, limit: int, logits: decoder.F32, prompt: list[int]
+    ) -> Generator[None, None, p.Generated]:
         kv: decoder.KV = stream.state
-        w, cfg = self._model.weights, self._model.config
-        settings = replace(chat_prompts.sampling(cfg.kind), seed=body.seed)
-        if body.temperature is not None:
-            settings = replace(settings, temperature=body.temperature)
-        sampler = sampling.Sampler(settings)
-        stop = chat_prompts.Stop(self._codec)
+        state = sampling.init_state(params, prompt)
+        watcher = chat_prompts.ReplyWatcher(self._style.stops)
         text = Detokenizer(self._codec)
-        limit = body.max_tokens or DEFAULT_MAX_TOKENS
-        made = 0
-        finish = "length"
-        while made < limit:
-            token = sampler.choose(logits)
-            made += 1
-            piece, over = stop.feed(token, text.push(token))
-            if piece:
-                stream.send(tag, p.Token(piece))
-            if over:
-                finish = "stop"
-                break
-            logits = decoder.forward(w, cfg, kv, [token])
+        for made in range(1, limit + 1):
+            token = sampling.choose(logits, params, state).token
+            if token in self._codec.eos:
+                if rest := watcher.push(text.finish()).text + watcher.finish():
+                    stream.send(tag, p.Token(rest))
+                return p.Generated("stop", len(prompt), made, 0)
+            piece = watcher.push(text.push(token))
+            if piece.text:
+                stream.send(tag, p.Token(piece.text))
+            if piece.finish is not None:
+                return p.Generated("stop", len(prompt), made, 0)
+            logits = decoder.forward(self._model.weights, self._model.config, kv, [token])
             yield
-        stream.send(tag, p.Generated("stop" if finish == "stop" else "length", given, made, cached))
+        if rest := watcher.finish():
+            stream.send(tag, p.Token(rest))
+        return p.Generated("length", len(prompt), limit, 0)
 
     def warm(self) -> None:
         kv = decoder.new_kv(self._model.config)

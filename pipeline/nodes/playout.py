@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import numpy as np
+
 from bargein.realtime import events as e
 from bargein.realtime.ids import Epoch
 
@@ -28,6 +30,8 @@ class Playout:
         self._pacer: Pacer | None = None
         self._encoder: Encoder | None = None
         self._drained = False
+        self._held: Epoch | None = None
+        self._inp: Channel[SpokenAudio] | None = None
         self.frame = b""  # of the FrameDue that is being told
         self.num_underruns = 0
 
@@ -43,9 +47,21 @@ class Playout:
         if epoch == self._epoch:
             self._pacer = None
 
+    def hold(self, epoch: Epoch) -> None:
+        """Take this epoch's audio, but write none of it yet."""
+        self._held = epoch
+
+    def release(self, epoch: Epoch) -> None:
+        """Write from now on."""
+        if self._held == epoch:
+            self._held = None
+            if self._inp is not None:  # wake the node
+                self._inp.send_nowait(SpokenAudio(epoch, np.zeros(0, np.float32), False))
+
     async def run(self, inp: Channel[SpokenAudio]) -> None:
         """Write frames when they are due, take audio meanwhile."""
         loop = asyncio.get_running_loop()
+        self._inp = inp
         while True:
             if self._pacer is not None and not self._epochs.is_alive(self._epoch):
                 self._pacer = None
@@ -68,7 +84,7 @@ class Playout:
 
     def _write_due(self, now: float) -> float | None:
         """Write what is due; return when to look again (None: when audio comes)."""
-        while (p := self._pacer) is not None:
+        while (p := self._pacer) is not None and self._epoch != self._held:
             due = p.due()
             if due is None:
                 end = p.drained_at() if p.complete and not self._drained else None

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import websockets
-from bargein.client.audio import RATE, I16, read_wav
+
+from bargein.client.audio import I16, RATE, read_wav
 from bargein.client.session import RealtimeClient
 from bargein.client.turns import Microphone, Reply, collect, converse
 from bargein.models import store, whisper, whisper_stream
@@ -94,7 +95,7 @@ def test_speaking_over_a_reply_stops_it_and_history_holds_what_was_heard(server:
             await asyncio.sleep(0.8)
             mark = len(call.seen)
             assert not call.of("response.done"), "the reply was too short to be interrupted"
-            onset, end = await mic.play(read_wav(DATA / "questions" / "bees.wav"))
+            _, end = await mic.play(read_wav(DATA / "questions" / "bees.wav"))
             cut = await call.wait("response.done", 0, 10)
             assert cut is not None
             response = cut.event["response"]
@@ -187,7 +188,8 @@ def test_a_killed_engine_fails_the_reply_and_the_next_turn_works(server: Served)
         async with RealtimeClient(server.url) as call:
             await call.update(profile="fast")
             mic = Microphone(call)
-            await call.send("response.create", response={"instructions": "Tell a long story.", "max_output_tokens": 150})
+            story = {"instructions": "Tell a long story.", "max_output_tokens": 150}
+            await call.send("response.create", response=story)
             assert await call.wait("response.output_audio.delta", 0, 30)
             children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
             engines = [c for c in children if "bargein.engine" in Path(f"/proc/{c}/cmdline").read_text()]

@@ -172,5 +172,6 @@ def test_messages_survive_the_socket() -> None:
         p.Credit(3, 4),
     ):
         assert p.unpack_request(p.pack(request)[4:]) == request
-    for reply in (p.Hello(True, 1, {"stt": "x"}), p.Result(1, 2, p.Speech(b"ab", ((1, 2),), True)), p.Failed(1, None, "x")):
+    speech = p.Speech(b"ab", ((1, 2),), True)
+    for reply in (p.Hello(True, 1, {"stt": "x"}), p.Result(1, 2, speech), p.Failed(1, None, "x")):
         assert p.unpack_reply(p.pack(reply)[4:]) == reply

@@ -23,17 +23,19 @@ CASES = {
     "softmax small": lambda: (normal(4, 100) * 10,),
     "softmax large": lambda: (normal(3, 400, 100) * 10,),
     "log_softmax": lambda: (normal(5, 51864) * 4,),
+    "windows": lambda: (normal(51, 20), 3, 2, 1),
     "conv1d": lambda: (normal(51, 20), normal(16, 3, 20), normal(16), 1, 1),
     "conv1d strided": lambda: (normal(51, 20), normal(16, 3, 20), normal(16), 2, 1),
-    "attention": lambda: (normal(300, 64), normal(411, 64), normal(411, 64), 4, 0.25),
+    "attention": lambda: (normal(301, 64), normal(411, 64), normal(411, 64), 4, 0.25),
+    "attention slices": lambda: (*np.split(normal(70, 384), 3, axis=1), 2, 0.1),
     "attention_cross few": lambda: (normal(3, 64), normal(4, 211, 16), normal(4, 211, 16), 0.25),
     "attention_cross many": lambda: (normal(20, 64), normal(4, 211, 16), normal(4, 211, 16), 0.25),
     "attention_cached": lambda: (
         normal(3, 64), normal(2, 40, 64), normal(2, 40, 64), np.array([1, 0, 1]), np.array([3, 40, 7]), 4, 0.25,
-    ),  # fmt: skip
+    ),
     "lstm_cell": lambda: (
         normal(3, 24), normal(3, 16), normal(3, 16), normal(64, 24), normal(64, 16), normal(64), normal(64),
-    ),  # fmt: skip
+    ),
     "log_mel_frames": lambda: (normal(16000) * 0.1, reference.mel_filters()),
     "top_log_probs": lambda: (normal(5, 5190) * 4, 7),
     "sigmoid": lambda: (normal(4, 100) * 10,),

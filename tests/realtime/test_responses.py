@@ -84,7 +84,8 @@ def test_interrupted_history_holds_exactly_what_was_heard() -> None:
 
 
 @pytest.mark.parametrize(
-    ("until", "text"), [(0, ""), (99, ""), (101, "one-"), (200, "one"), (299, "one"), (301, "one two-"), (400, "one two")]
+    ("until", "text"),
+    [(0, ""), (99, ""), (101, "one-"), (200, "one"), (299, "one"), (301, "one two-"), (400, "one two")],
 )
 def test_words_heard(until: int, text: str) -> None:
     words = (SpokenWord("one", 0, 200), SpokenWord(" two", 200, 400))

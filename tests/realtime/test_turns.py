@@ -330,3 +330,12 @@ def test_a_transcription_session_never_replies() -> None:
     assert p.of(a.ErrorEvent) == []
     p.tell(e.CommitBuffer(p.at, "evt_c"))
     assert p.of(a.ErrorEvent)[0].event_id == "evt_c"
+
+
+def test_a_verdict_after_detection_was_turned_off_arms_nothing() -> None:
+    p = Play()
+    p.speech(960)
+    p.silence(384)
+    p.tell(e.UpdateSession(p.at, parse({"turn_detection": None})))
+    p.verdict(0.1)
+    assert set(p.timers) == {"max_duration"}

@@ -1,0 +1,135 @@
+"""Every speech-synthesis and language-model op of `cpu` against its definition in `reference`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bargein.kernels import cpu_int8, cpu_lm, cpu_tts, reference_int8, reference_lm, reference_tts
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(("taps", "dilation"), [(5, 1), (7, 1), (7, 4)])
+def test_depthwise_conv_norm(taps: int, dilation: int) -> None:
+    x = normal(20 + (taps - 1) * dilation, 48)
+    args = (x, normal(taps, 48, seed=1), normal(48, seed=2), normal(48, seed=3), normal(48, seed=4), dilation)
+    np.testing.assert_allclose(
+        cpu_tts.depthwise_conv_norm(*args), reference_tts.depthwise_conv_norm(*args), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_row_norm_gelu_and_residual() -> None:
+    x, a, b = normal(9, 40), normal(40, seed=1), normal(40, seed=2)
+    np.testing.assert_allclose(cpu_tts.row_norm(x, a, b), reference_tts.row_norm(x, a, b), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(cpu_tts.bias_gelu(4 * x, a), reference_tts.bias_gelu(4 * x, a), atol=2e-6)
+    y = normal(9, 40, seed=5)
+    expected = reference_tts.scaled_residual(x, y, a, b)
+    np.testing.assert_allclose(cpu_tts.scaled_residual(x, y.copy(), a, b), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_encoder_attention() -> None:
+    qkv = normal(31, 3 * 64)
+    expected = reference_tts.encoder_attention(qkv, 2)
+    np.testing.assert_allclose(cpu_tts.encoder_attention(qkv, 2), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_harmonic_source_follows_the_pitch() -> None:
+    f0 = np.concatenate([np.zeros(5), np.linspace(80, 300, 40), np.zeros(5)]).astype(np.float32)
+    expected = reference_tts.harmonic_source(f0)
+    np.testing.assert_allclose(cpu_tts.harmonic_source(f0), expected, atol=0.03)  # of peaks over 100
+    assert np.all(expected[:1000] == 0)
+
+
+def test_gaussian_rows_are_normal_and_need_no_order() -> None:
+    whole = cpu_tts.gaussian_rows(7, 0, 60, 601)
+    np.testing.assert_allclose(whole, reference_tts.gaussian_rows(7, 0, 60, 601), atol=2e-5)
+    np.testing.assert_array_equal(whole[20:], cpu_tts.gaussian_rows(7, 20, 40, 601))
+    parts = np.concatenate([whole.real.ravel(), whole.imag.ravel()])
+    assert abs(parts.mean()) < 0.02 and abs(parts.std() - 1) < 0.02
+    assert not np.array_equal(whole, cpu_tts.gaussian_rows(8, 0, 60, 601))
+
+
+def test_vocoder_spectrum_and_overlap_add() -> None:
+    head = 2 * normal(12, 5 * 601)
+    source, noise = cpu_tts.gaussian_rows(1, 0, 12, 601), cpu_tts.gaussian_rows(2, 0, 12, 601)
+    expected = reference_tts.vocoder_spectrum(head, source, noise)
+    got = cpu_tts.vocoder_spectrum(head, source, noise)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-3)
+    window = np.hanning(1201)[:1200].astype(np.float32)
+    for a, b in zip(
+        cpu_tts.overlap_add(got, window, 300, normal(900)),
+        reference_tts.overlap_add(got, window, 300, normal(900)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    signal = normal(12 * 300 + 1200)
+    np.testing.assert_allclose(
+        cpu_tts.stft_rows(signal, window, 300, 2, 9), reference_tts.stft_rows(signal, window, 300, 2, 9), atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 33])
+@pytest.mark.parametrize(("outputs", "columns"), [(8, 2), (20, 7), (96, 64), (301, 640), (640, 2048)])
+def test_linear_int8_is_exact(rows: int, outputs: int, columns: int) -> None:
+    weight = reference_int8.pack_rows(*reference_int8.quantize_rows(normal(outputs, columns)))
+    x = normal(rows, columns, seed=1)
+    x[0] *= 100
+    expected = reference_int8.linear_int8(x, weight)
+    np.testing.assert_array_equal(cpu_int8.linear_int8(x, weight), expected)
+    np.testing.assert_array_equal(cpu_int8.linear_int8(x, weight, threads=1), expected)
+    plain = x @ reference_int8.unpack_rows(weight).T
+    assert (np.abs(expected - plain).max(axis=1) <= 5e-3 * plain.std(axis=1)).all()
+
+
+def test_linear_int8_takes_zeros_and_the_widest_sums() -> None:
+    weight = reference_int8.pack_rows(np.full((8, 2048), 127, np.int8), np.ones(8, np.float32))
+    x = np.stack([np.zeros(2048), np.ones(2048), -np.ones(2048)]).astype(np.float32)
+    y = cpu_int8.linear_int8(x, weight)
+    np.testing.assert_allclose(y, x.sum(axis=1, keepdims=True) * 127 * np.ones((1, 8)), rtol=1e-6)
+
+
+def test_int8_rows_round_trip() -> None:
+    plain = normal(21, 30)
+    weight = reference_int8.pack_rows(*reference_int8.quantize_rows(plain))
+    assert np.abs(reference_int8.unpack_rows(weight) - plain).max() <= np.abs(plain).max() / 127 * 0.51
+    ids = np.array([20, 0, 7])
+    np.testing.assert_array_equal(
+        reference_int8.embedding_rows(weight, ids), reference_int8.unpack_rows(weight)[ids]
+    )
+
+
+def test_norms_and_gates() -> None:
+    x, y, w = normal(5, 64), normal(5, 64, seed=1), normal(64, seed=2)
+    np.testing.assert_allclose(cpu_lm.rms_norm(x, w, 1e-6), reference_lm.rms_norm(x, w, 1e-6), rtol=1e-5, atol=1e-6)
+    expected = reference_lm.add_rms_norm(x, y, w, 1e-6)
+    np.testing.assert_allclose(cpu_lm.add_rms_norm(x.copy(), y, w, 1e-6), expected, rtol=1e-5, atol=1e-6)
+    for activation in ("silu", "gelu_tanh"):
+        np.testing.assert_allclose(
+            cpu_lm.gated(5 * x, activation), reference_lm.gated(5 * x, activation), rtol=1e-4, atol=1e-5
+        )
+    with pytest.raises(ValueError, match="activation"):
+        cpu_lm.gated(x, "relu")
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_rotate_heads(normed: bool) -> None:
+    table = reference_lm.rotary_table(50, 32, 10000.0)
+    x, positions = normal(6, 200), np.arange(7, 13)
+    args = (x, 16, 4, table, positions, normal(32, seed=3) if normed else None, 1e-6)
+    np.testing.assert_allclose(cpu_lm.rotate_heads(*args), reference_lm.rotate_heads(*args), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [0, 5, 100])
+@pytest.mark.parametrize(("start", "rows"), [(0, 1), (12, 1), (0, 9), (12, 9), (3, 3)])
+def test_attend(window: int, start: int, rows: int) -> None:
+    q, k, v = normal(rows, 4, 32), normal(2, 40, 32, seed=1), normal(2, 40, 32, seed=2)
+    args = (q, k, v, start, 32**-0.5, window)
+    np.testing.assert_allclose(cpu_lm.attend(*args), reference_lm.attend(*args), rtol=1e-4, atol=1e-5)
+
+
+def test_argmax_takes_the_first_of_equals() -> None:
+    x = np.array([[0, 3, 3, 1], [5, 5, 0, 0]], np.float32)
+    assert cpu_lm.argmax_rows(x).tolist() == reference_lm.argmax_rows(x).tolist() == [1, 0]

@@ -1,0 +1,40 @@
+"""Each model agrees with an independent implementation of it, within the tolerances of models/PARITY.md.
+
+The chat models are in test_decoder.py. The other side's answers are the files in golden/: a few inputs a model here, all
+of them in the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bargein.models import parity, store
+from bargein.models.parity import Row, golden
+
+CASES: dict[str, tuple[str, Callable[[], list[Row]]]] = {
+    "silero": ("silero-vad", lambda: parity.check_silero(golden("silero"))),
+    "smart-turn": ("smart-turn-v3", lambda: parity.check_smart_turn(golden("smart_turn"))),
+    "whisper-tiny.en": (
+        "whisper-tiny-en",
+        lambda: parity.check_whisper(
+            golden("whisper-tiny.en"), "Whisper tiny.en", "whisper-tiny-en", ("austen-0880", "austen-0930")
+        ),
+    ),
+    "whisper-base": (
+        "whisper-base",
+        lambda: parity.check_whisper(golden("whisper-base"), "Whisper base", "whisper-base", ("austen-0880",)),
+    ),
+    "hibari": ("hibari-heart", lambda: parity.check_hibari(golden("hibari"))),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_agrees_with_an_independent_implementation(case: str) -> None:
+    weights, check = CASES[case]
+    if store.state(weights) == "missing":
+        pytest.skip(f"no weights of {weights}: run `bargein models pull`")
+    rows = check()
+    failed = [row for row in rows if not row.passed]
+    assert not failed, "\n" + parity.table(failed)
