@@ -45,7 +45,8 @@ __all__ = [
 
 F32 = NDArray[np.float32]
 I16 = NDArray[np.int16]
-_JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
+# `fastmath` is said outright: left out, Numba takes it from whichever caller happens to compile the function first.
+_JIT = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": False}
 _HAS_AVX2 = bool(llvm.get_host_cpu_features().get("avx2", False))
 
 _I8, _I16, _I32, _I64, _FLOAT = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -178,7 +179,7 @@ def multiply_groups(x, m_count, pairs, w, x_scale, w_scale, out, out_stride, fir
         g += 4 if wide else 1
 
 
-@nb.njit(fastmath={"nnan", "ninf", "nsz", "contract"}, **_JIT)
+@nb.njit(**_JIT | {"fastmath": {"nnan", "ninf", "nsz", "contract"}})
 def quantize_row(row, limit, to):  # type: ignore[no-untyped-def]
     """One row as integers into `to`, which may be one longer (a zero) -> its scale."""
     top = np.float32(0.0)

@@ -1,9 +1,19 @@
-"""Fast language-model ops for the CPU: same names and results as `reference_lm.py`."""
+"""Fast language-model ops for the CPU: same names and results as `reference_lm.py`.
+
+A token's result does not depend on the batch or the chunk it comes in, to the bit. The compiler sees a row's loop in
+several places (with threads and without, few rows and many), and free to reorder sums it would do so differently in
+each; so no function here may reorder (`reassoc`), and sums are written in the lanes they go in.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba as nb
 import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from .cpu_int8 import multiply_groups, quantize_row
@@ -27,14 +37,43 @@ __all__ = [
 
 F32 = NDArray[np.float32]
 f32 = np.float32
-_JIT = {"cache": True, "nogil": True, "fastmath": True, "error_model": "numpy"}
+_JIT = {"cache": True, "nogil": True, "fastmath": {"nnan", "ninf", "nsz"}, "error_model": "numpy"}
+
+
+@nb.njit(**_JIT)
+def _sum(row):  # type: ignore[no-untyped-def]
+    a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = f32(0.0)
+    whole = row.shape[0] // 8 * 8
+    for c in range(0, whole, 8):
+        a0 += row[c]
+        a1 += row[c + 1]
+        a2 += row[c + 2]
+        a3 += row[c + 3]
+        a4 += row[c + 4]
+        a5 += row[c + 5]
+        a6 += row[c + 6]
+        a7 += row[c + 7]
+    for c in range(whole, row.shape[0]):
+        a0 += row[c]
+    return ((a0 + a4) + (a2 + a6)) + ((a1 + a5) + (a3 + a7))
 
 
 @nb.njit(**_JIT)
 def _inverse_rms(row, eps):  # type: ignore[no-untyped-def]
-    total = f32(0.0)
-    for c in range(row.shape[0]):
-        total += row[c] * row[c]
+    a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = f32(0.0)
+    whole = row.shape[0] // 8 * 8
+    for c in range(0, whole, 8):
+        a0 += row[c] * row[c]
+        a1 += row[c + 1] * row[c + 1]
+        a2 += row[c + 2] * row[c + 2]
+        a3 += row[c + 3] * row[c + 3]
+        a4 += row[c + 4] * row[c + 4]
+        a5 += row[c + 5] * row[c + 5]
+        a6 += row[c + 6] * row[c + 6]
+        a7 += row[c + 7] * row[c + 7]
+    for c in range(whole, row.shape[0]):
+        a0 += row[c] * row[c]
+    total = ((a0 + a4) + (a2 + a6)) + ((a1 + a5) + (a3 + a7))
     return f32(1.0) / np.sqrt(total / f32(row.shape[0]) + f32(eps))
 
 
@@ -122,25 +161,62 @@ def rotate_qkv(
 
 
 # Attention in tiles of four query rows (token, head) that share a head of keys: each key and value is read once for the
-# four. A row's sums go in an order that depends on the row alone (no `reassoc` in `_add_values`, and a weight of zero
-# adds nothing), so a token's result does not depend on the chunk it came in. NumPy's BLAS would be faster on an idle
-# machine, but its threads and Numba's spin against each other: on busy cores that cost ten times the product itself.
+# four. NumPy's BLAS would be as fast on an idle machine, but its threads and Numba's spin against each other: on busy
+# cores that cost ten times the product itself.
+_I32, _I64, _FLOAT, _V8F32 = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VectorType(ir.FloatType(), 8)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _dots_4x2(typing_context, q0, q1, q2, q3, k0, k1, blocks, scale, out0, out1, out_stride):  # type: ignore[no-untyped-def]
+    """scale * q_r . k_j for four queries and two keys of `blocks` times eight float32; all but `scale` are addresses.
+
+    Stored at out_j + r * out_stride. Numba's vectorizer may not split a sum into lanes on its own here (see above).
+    """
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        *rows, blocks, scale, out0, out1, out_stride = args
+        b = builder
+
+        def load(base: Any, offset: Any) -> Any:
+            return b.load(b.inttoptr(b.add(base, offset), _V8F32.as_pointer()), align=4, typ=_V8F32)
+
+        fma = b.module.declare_intrinsic("llvm.fma.v8f32", (), ir.FunctionType(_V8F32, [_V8F32] * 3))
+        zero = ir.Constant(_V8F32, [0.0] * 8)
+        sums = [[cgutils.alloca_once_value(b, zero) for _ in range(2)] for _ in range(4)]
+        with cgutils.for_range(b, blocks, intp=_I64) as loop:
+            offset = b.mul(loop.index, ir.Constant(_I64, 32))
+            keys = [load(key, offset) for key in rows[4:]]
+            for query, pair in zip(rows[:4], sums, strict=True):
+                value = load(query, offset)
+                for key, total in zip(keys, pair, strict=True):
+                    b.store(b.call(fma, [value, key, b.load(total)]), total)
+        for r, pair in enumerate(sums):
+            for total, out in zip(pair, (out0, out1), strict=True):
+                lanes = b.load(total)
+                for width in (4, 2, 1):
+                    low, high = (ir.Constant(ir.VectorType(_I32, width), list(range(n, n + width))) for n in (0, width))
+                    undefined = ir.Constant(lanes.type, ir.Undefined)
+                    lanes = b.fadd(b.shuffle_vector(lanes, undefined, low), b.shuffle_vector(lanes, undefined, high))
+                one = b.fmul(b.extract_element(lanes, ir.Constant(_I32, 0)), scale)
+                at = b.add(out, b.mul(out_stride, ir.Constant(_I64, r)))
+                b.store(one, b.inttoptr(at, _FLOAT.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 7, types.float32, *[types.intp] * 3), codegen
+
+
 @nb.njit(**_JIT)
 def _dots(q0, q1, q2, q3, keys, first, last, scale, scores):  # type: ignore[no-untyped-def]
     """scores[r, j] = scale * q_r . keys[j] for j in first..last-1."""
     size = q0.shape[0]
-    for j in range(first, last):
-        key = keys[j]
-        a, b, c, d = f32(0.0), f32(0.0), f32(0.0), f32(0.0)
-        for i in range(size):
-            a += q0[i] * key[i]
-            b += q1[i] * key[i]
-            c += q2[i] * key[i]
-            d += q3[i] * key[i]
-        scores[0, j - first] = a * scale
-        scores[1, j - first] = b * scale
-        scores[2, j - first] = c * scale
-        scores[3, j - first] = d * scale
+    k_at, out_at, stride = keys.ctypes.data, scores.ctypes.data, scores.shape[1] * 4
+    for j in range(first, last, 2):
+        other = min(j + 1, last - 1)  # an odd last key is done twice
+        _dots_4x2(
+            q0.ctypes.data, q1.ctypes.data, q2.ctypes.data, q3.ctypes.data,
+            k_at + j * size * 4, k_at + other * size * 4, size // 8, scale,
+            out_at + (j - first) * 4, out_at + (other - first) * 4, stride,
+        )  # fmt: skip
 
 
 @nb.njit(**_JIT)
@@ -152,17 +228,14 @@ def _softmax_between(row, low, high):  # type: ignore[no-untyped-def]
         top = max(top, part[j])
     for j in range(part.shape[0]):
         part[j] = exp_f32(part[j] - top)
-    total = f32(0.0)
-    for j in range(part.shape[0]):
-        total += part[j]
-    inverse = f32(1.0) / total
+    inverse = f32(1.0) / _sum(part)
     for j in range(part.shape[0]):
         part[j] *= inverse
     row[:low] = f32(0.0)
     row[high:] = f32(0.0)
 
 
-@nb.njit(fastmath={"contract", "nnan", "ninf", "nsz"}, cache=True, nogil=True, error_model="numpy")
+@nb.njit(**_JIT | {"fastmath": {"contract", "nnan", "ninf", "nsz"}})  # a product and its sum in one rounding, in order
 def _add_values(wa, wb, values, first, out_a, out_b):  # type: ignore[no-untyped-def]
     """out_r = sum over j of w_r[j] values[first + j], in order, for two rows."""
     count, size = wa.shape[0], out_a.shape[0]
@@ -238,8 +311,10 @@ def _attend_parallel(q, keys, values, start, scale, window, out):  # type: ignor
 
 
 def attend(q: F32, keys: F32, values: F32, start: int, scale: float, window: int) -> F32:
-    """Causal attention over a cache; see the reference. A token's result is the same however the tokens are chunked."""
+    """Causal attention over a cache, contiguous and of a head size divisible by 8 (else ValueError); see the reference."""
     rows, heads, size = q.shape
+    if size % 8:
+        raise ValueError(f"the head size must be divisible by 8, is {size}")
     out = np.empty((rows, heads, size), np.float32)
     work = rows * heads * size * (min(start + rows, window + rows) if window else start + rows)
     run = _attend_serial if work < 500_000 else _attend_parallel
@@ -281,8 +356,7 @@ def _is_gelu(activation: str) -> bool:
 
 
 # A linear layer with what comes before and after it, in one call: at one row a call costs as much as a small norm;
-# at many rows the norms are shared between the threads like the product. Both drivers must hand `_prepare` and `_add`
-# arrays of the same layout: another layout is other vector code with another order of summation.
+# at many rows the norms are shared between the threads like the product.
 _PLAIN, _NORM, _SILU, _GELU = 0, 1, 2, 3
 
 
