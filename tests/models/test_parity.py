@@ -1,6 +1,7 @@
 """Each model agrees with an independent implementation of it, within the tolerances of models/PARITY.md.
 
-The chat models are in test_decoder.py. The other side's answers are the files in golden/; a few inputs a model here, all of them in the page.
+The chat models are in test_decoder.py. The other side's answers are the files in golden/: a few inputs a model here, all
+of them in the page.
 """
 
 from __future__ import annotations
