@@ -38,18 +38,6 @@ def weights(name: str) -> Path:
         pytest.skip(str(problem))
 
 
-@pytest.mark.parametrize("name", ["silero-vad", "smart-turn-v3", "whisper-tiny-en"])
-def test_agrees_with_its_oracle(name: str) -> None:
-    weights(name)
-    measure = {
-        "silero-vad": parity.silero_rows,
-        "smart-turn-v3": parity.smart_turn_rows,
-        "whisper-tiny-en": lambda: parity.whisper_rows("tiny.en", parity.CLIPS[1:2]),  # the one where beams differ
-    }
-    for row in measure[name]():
-        assert row.value <= row.tolerance, row
-
-
 # --- voice activity and end of turn ----------------------------------------------------------------------------------
 
 

@@ -1,7 +1,6 @@
 """Each model agrees with an independent implementation of it, within the tolerances of models/PARITY.md.
 
-The chat models are in test_decoder.py. The other side's answers are the files in golden/: a few inputs a model here, all
-of them in the page.
+The other side's answers are the files in golden/; a few inputs a model here, all of them in the page.
 """
 
 from __future__ import annotations
@@ -26,6 +25,11 @@ CASES: dict[str, tuple[str, Callable[[], list[Row]]]] = {
         "whisper-base",
         lambda: parity.check_whisper(golden("whisper-base"), "Whisper base", "whisper-base", ("austen-0880",)),
     ),
+    "smollm2": (
+        "smollm2-135m",
+        lambda: parity.check_chat(golden("chat-smollm2"), "SmolLM2 135M", "smollm2-135m", (0, 3)),
+    ),
+    "gemma3": ("gemma-3-270m", lambda: parity.check_chat(golden("chat-gemma3"), "Gemma 3 270M", "gemma-3-270m", (0,))),
     "hibari": ("hibari-heart", lambda: parity.check_hibari(golden("hibari"))),
 }
 
