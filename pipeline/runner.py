@@ -10,7 +10,6 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
 from bargein.engine.client import EngineClient
@@ -242,5 +241,3 @@ class SessionRunner:
         if (handle := self._timers.pop(key, None)) is not None:
             handle.cancel()
 
-
-SourceFactory = Callable[[], ChatSource]

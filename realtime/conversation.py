@@ -6,7 +6,7 @@ the heard one as soon as a cut was decided (invariant I11).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .ids import ItemId
@@ -131,10 +131,9 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Items in order. `unanswered` holds user items that no response has taken up yet."""
+    """Items in order."""
 
     items: tuple[Item, ...] = ()
-    unanswered: frozenset[ItemId] = field(default_factory=frozenset)
 
     def get(self, item_id: str) -> Item | None:
         return next((i for i in self.items if i.id == item_id), None)
@@ -158,21 +157,14 @@ class Conversation:
             at = next((n + 1 for n, i in enumerate(self.items) if i.id == after), -1)
             if at < 0:
                 raise KeyError(after)
-        asks = isinstance(item, FunctionOutput) or (isinstance(item, Message) and item.role == "user")
-        unanswered = self.unanswered | {item.id} if asks else self.unanswered
-        return Conversation((*self.items[:at], item, *self.items[at:]), unanswered)
+        return Conversation((*self.items[:at], item, *self.items[at:]))
 
     def put(self, item: Item) -> Conversation:
         """Replace the item of the same id."""
-        return replace(self, items=tuple(item if i.id == item.id else i for i in self.items))
+        return Conversation(tuple(item if i.id == item.id else i for i in self.items))
 
     def remove(self, item_id: str) -> Conversation:
-        return Conversation(
-            tuple(i for i in self.items if i.id != item_id), self.unanswered - {ItemId(item_id)}
-        )
-
-    def answered(self) -> Conversation:
-        return replace(self, unanswered=frozenset())
+        return Conversation(tuple(i for i in self.items if i.id != item_id))
 
     def chat_messages(self) -> tuple[ChatMessage, ...]:
         """What chat sees: no empty messages, tool calls merged into one assistant message where they are adjacent."""

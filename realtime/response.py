@@ -83,13 +83,13 @@ def _plan(d: Draft, params: e.ResponseParams, response_id: str | None = None) ->
 
 
 def start(d: Draft, params: e.ResponseParams) -> None:
-    """Announce a response of the conversation and ask chat for it. It answers every unanswered item."""
+    """Announce a response of the conversation and ask chat for it. It answers all that was said so far."""
     if isinstance(d.s.resp, Predicted) and _adopt(d, d.s.resp, params):
         return
     drop_prediction(d)
     plan = _plan(d, params)
     d.emit(a.ResponseCreated(view(plan, "in_progress")))
-    d.set(resp=Created(plan), parked=None, conversation=d.s.conversation.answered())
+    d.set(resp=Created(plan), parked=None)
     d.do(_ask(d, plan, d.s.conversation.items))
 
 
@@ -123,7 +123,7 @@ def _adopt(d: Draft, draft: Predicted, params: e.ResponseParams) -> bool:
         return False
     plan = replace(draft.plan, created_at=d.at)
     d.emit(a.ResponseCreated(view(plan, "in_progress")))
-    d.set(parked=None, conversation=d.s.conversation.answered())
+    d.set(parked=None)
     if plan.spoken:
         d.set(resp=Created(plan, draft.chat, draft.voice))
         d.do(ReleaseOutput(plan.epoch))

@@ -403,10 +403,7 @@ def _transcribed(d: Draft, sealed: Sealed, transcript: e.Transcript) -> None:
             d.emit(a.TranscriptionDelta(sealed.item_id, text))
         d.emit(a.TranscriptionCompleted(sealed.item_id, text, length / 1000))
     d.emit(a.ItemDone(item, d.s.conversation.before(item.id)))
-    if not text:
-        unanswered = d.s.conversation.unanswered - {item.id}
-        d.set(conversation=replace(d.s.conversation, unanswered=unanswered))
-    elif sealed.answer and s.type == "realtime":
+    if text and sealed.answer and s.type == "realtime":
         response.request(d, e.ResponseParams())
 
 
@@ -422,8 +419,6 @@ def stt_failed(d: Draft, ev: e.SttFailed) -> None:
     d.set(num_stt_failures=d.s.num_stt_failures + 1)
     item = d.s.conversation.get(ev.item_id)
     if isinstance(item, Message):
-        unanswered = d.s.conversation.unanswered - {item.id}
-        d.set(conversation=replace(d.s.conversation, unanswered=unanswered))
         d.emit(a.TranscriptionFailed(ev.item_id, ev.message))
         d.emit(a.ItemDone(item, d.s.conversation.before(item.id)))
     if d.s.num_stt_failures >= 2 and d.s.settings.type == "realtime":

@@ -56,14 +56,15 @@ class ChatLane:
                 break
             cached += 1
         decoder.rewind(kv, cached)
-        logits = None
-        for start in range(cached, len(ids), PREFILL_CHUNK):
-            chunk = ids[start : start + PREFILL_CHUNK]
-            logits = decoder.forward(self._model.weights, self._model.config, kv, chunk)
+        w, cfg = self._model.weights, self._model.config
+        while len(ids) - kv.length > PREFILL_CHUNK:  # only the prompt's end needs the head
+            decoder.extend(w, cfg, kv, ids[kv.length : kv.length + PREFILL_CHUNK])
             yield
-        assert logits is not None
         if limit == 0:
+            decoder.extend(w, cfg, kv, ids[kv.length :])
             return
+        logits = decoder.forward(w, cfg, kv, ids[kv.length :])
+        yield
         params = replace(self._style.sampling, seed=body.seed)
         if body.temperature is not None:
             params = replace(params, temperature=body.temperature)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import time
 import urllib.request
 from pathlib import Path
 
+import agents
+import agents.realtime as realtime
 import pytest
 
 from bargein.client.session import RealtimeClient
@@ -73,9 +74,7 @@ def test_a_tool_call_and_its_spoken_result(with_tools: tuple[str, Upstream]) -> 
 
 
 def test_the_agents_client_runs_a_tool(with_tools: tuple[str, Upstream]) -> None:
-    agents = pytest.importorskip("agents")
-    realtime = pytest.importorskip("agents.realtime")
-    os.environ.setdefault("OPENAI_AGENTS_DISABLE_TRACING", "1")
+    agents.set_tracing_disabled(True)
     rooms: list[str] = []
 
     @agents.function_tool

@@ -20,10 +20,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 @pytest.fixture(scope="module", params=NAMES)
 def named(request: pytest.FixtureRequest) -> tuple[str, decoder.Model]:
-    try:
-        return request.param, decoder.load(path(request.param))
-    except WeightsError as error:
-        pytest.skip(str(error))
+    return request.param, decoder.load(path(request.param))
 
 
 def test_agrees_with_llama_cpp(named: tuple[str, decoder.Model]) -> None:

@@ -143,7 +143,7 @@ def walk(seed: int, steps: int) -> None:
     assert check(trace) == [], f"seed {seed}"
 
 
-BUDGET = int(os.environ.get("BARGEIN_FUZZ_SEEDS", "30"))
+BUDGET = int(os.environ.get("FUZZ_SEEDS", "30"))
 
 
 @pytest.mark.parametrize("seed", range(BUDGET))

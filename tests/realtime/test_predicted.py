@@ -47,7 +47,6 @@ def test_a_draft_is_written_unseen_and_adopted() -> None:
     p.play(300)
     p.drained(300)
     assert p.of(a.ResponseDone)[0].response.output[0].text() == "Noon."
-    assert p.state.conversation.unanswered == frozenset()
 
 
 def test_a_draft_that_was_finished_is_adopted_whole() -> None:
