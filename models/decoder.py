@@ -121,6 +121,11 @@ def new_kv(cfg: Config, capacity: int = 256) -> KV:
     return KV(np.empty(shape, np.float32), np.empty(shape, np.float32))
 
 
+def copy_kv(kv: KV) -> KV:
+    """A cache of its own with the same contents."""
+    return KV(kv.keys.copy(), kv.values.copy(), kv.length, list(kv.tokens))
+
+
 def rewind(kv: KV, length: int) -> None:
     """Forget all but the first `length` tokens; the next forward writes over them."""
     if not 0 <= length <= kv.length:

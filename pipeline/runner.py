@@ -203,8 +203,14 @@ class SessionRunner:
                 self.hearing.drop(effect.end_ms)
             case f.DropAudio(before_ms):
                 self.hearing.drop(before_ms)
+            case f.PrepareEou():
+                self.hearing.finished.prepare_sound(effect)
             case f.AskEou():
-                self.hearing.ask_turn(effect)
+                self.hearing.finished.ask_sound(effect)
+            case f.PrepareEouText():
+                self.hearing.finished.prepare_context(effect)
+            case f.AskEouText():
+                self.hearing.finished.ask_words(effect)
             case f.StartChat():
                 self.epochs.admit(effect.epoch)
                 self._call.prompts.send_nowait(effect)

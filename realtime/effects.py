@@ -91,13 +91,44 @@ class DropAudio:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareEou:
+    """A pause may become a stop: let the classifier think about the sound up to `end_ms` already."""
+
+    item_id: ItemId
+    end_ms: int
+    voiced_ms: int
+    window_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class AskEou:
-    """Has the user finished? Heard: the audio up to `end_ms`, at most `window_ms` of it."""
+    """Has the user finished, by the sound? The last voice was at `voiced_ms`; heard: up to `end_ms`, `window_ms` of it."""
 
     item_id: ItemId
     ask: int
     end_ms: int
+    voiced_ms: int
     window_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareEouText:
+    """The user begins to speak after these turns: the words' model may read them already."""
+
+    history: tuple[ChatMessage, ...]
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskEouText:
+    """Has the user finished, by the words? `history` came before; `integrated`: the chat model itself is to say."""
+
+    item_id: ItemId
+    ask: int
+    text: str
+    history: tuple[ChatMessage, ...]
+    max_tokens: int
+    integrated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +197,10 @@ Effect = (
     | StopStt
     | SealBuffer
     | DropAudio
+    | PrepareEou
     | AskEou
+    | PrepareEouText
+    | AskEouText
     | StartChat
     | HoldOutput
     | ReleaseOutput

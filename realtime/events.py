@@ -7,7 +7,7 @@ it, and what is stale is dropped before anything else looks at it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from .conversation import Item, SpokenWord
 from .ids import Epoch, ItemId
@@ -240,12 +240,13 @@ class SttFailed:
 
 @dataclass(frozen=True, slots=True)
 class EouVerdict:
-    """`p` is None where the classifier failed."""
+    """An answer to the end-of-turn question `ask`, by the sound or by the words; `p` is None where that failed."""
 
     at: float
     item_id: ItemId
     ask: int
     p: float | None
+    head: Literal["audio", "words"] = "audio"
 
 
 # --- what the brain and the mouth say ------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -45,8 +45,17 @@ class BargeIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: Literal["cancel", "off"] = "cancel"
 
 
+FusionRule = Literal["noisy_or", "max", "mean", "weighted", "gated"]
+EouKind = Literal["vad", "heuristic", "text", "audio", "fusion", "integrated"]
+BEST_EOU: EouKind = "fusion"  # of those installed, by measurement
+
+
 class Eou(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    kind: Literal["vad", "audio"] = "audio"
+    kind: EouKind = BEST_EOU
+    fusion_rule: FusionRule = "gated"
+    fusion_weight_text: float = 0.5
+    context_turns: int = 4
+    max_context_tokens: int = 128
     p_threshold: float = 0.5
     thresholds: dict[str, float] = {}
     curve_k: float = 12.0
@@ -55,6 +64,8 @@ class Eou(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     silence_hard_cap_ms: int | None = None  # null: max(5000, max delay + 1000)
     inference_timeout_ms: int = 250
     audio_window_ms: int = 8000
+    audio_pad_alignment: Literal["leading"] = "leading"
+    stack_silence: bool = False  # count delays from the speech stop, not from the last voiced sample
 
 
 class Transcription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -131,6 +142,30 @@ def choice(*names: str) -> Check:
         return value
 
     return check
+
+
+class Unsupported(ValueError):
+    """A value that has an error code of its own."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def coded(check: Check, code: str) -> Check:
+    """`check`, refusing with an error code of its own."""
+
+    def inner(value: Any) -> Any:
+        try:
+            return check(value)
+        except ValueError as problem:
+            raise Unsupported(str(problem), code) from None
+
+    return inner
+
+
+eou_kind = coded(choice(*get_args(EouKind)), "eou_kind_unsupported")
+fusion_rule = coded(choice(*get_args(FusionRule)), "eou_fusion_rule_unsupported")
 
 
 def flag(value: Any) -> bool:
@@ -290,7 +325,11 @@ FIELDS: tuple[Field, ...] = (
     _turn("create_response", flag, "answer each turn by itself"),
     _turn("interrupt_response", flag, "speech over a reply cuts it"),
     _same("barge_in.mode", choice("cancel", "off"), "what speech over a reply does"),
-    _same("eou.kind", choice("vad", "audio"), "classifier of the end of an utterance"),
+    _same("eou.kind", eou_kind, "classifier of the end of an utterance"),
+    _same("eou.fusion_rule", fusion_rule, "how sound and words make one score"),
+    _same("eou.fusion_weight_text", number(0, 1), "the words' share in the rule `weighted`"),
+    _same("eou.context_turns", integer(0, 32), "turns that the words' model is given"),
+    _same("eou.max_context_tokens", integer(16, 1024), "and at most so many tokens of them"),
     _same("eou.p_threshold", number(0, 1), "end-of-turn probability that counts"),
     _same("eou.thresholds", thresholds, "per language, instead of p_threshold"),
     _same("eou.curve_k", number(0.1, 100), "steepness of the delay curve"),
@@ -299,6 +338,8 @@ FIELDS: tuple[Field, ...] = (
     _same("eou.silence_hard_cap_ms", nullable(integer(100, 60000)), "longest a turn may stay stopped"),
     _same("eou.inference_timeout_ms", integer(10, 5000), "patience with the classifier"),
     _same("eou.audio_window_ms", integer(1000, 8000), "audio the classifier hears"),
+    _same("eou.audio_pad_alignment", choice("leading"), "where silence fills the window up"),
+    _same("eou.stack_silence", flag, "count delays from the speech stop, not from the last voiced sample"),
     _same("pacer.lead_ms", integer(0, 1000), "audio sent ahead of the playout clock"),
     _same("min_speech_ms", integer(0, 60000), "voiced audio below this is refused or discarded"),
     _same("min_speech_for_response_ms", integer(0, 60000), "voiced audio below this gets no reply"),
@@ -383,7 +424,8 @@ def parse(update: Any) -> Patch:
                 try:
                     values[_BY_NAME[name].path] = _BY_NAME[name].check(value)
                 except ValueError as problem:
-                    raise SettingsError(f"session.{name}", f"{name} {problem}") from None
+                    code = getattr(problem, "code", "session_update_invalid")
+                    raise SettingsError(f"session.{name}", f"{name} {problem}", code) from None
             elif prefix in _GA_OBJECTS:
                 ignored.append(name)
             else:
@@ -404,7 +446,7 @@ def apply(settings: Settings, patch: Patch) -> Settings:
     if kind == "server_vad":
         given.setdefault("eou.kind", "vad")
     elif kind == "semantic_vad":
-        given.setdefault("eou.kind", "audio")
+        given.setdefault("eou.kind", BEST_EOU)
     if (eagerness := given.get("turn_detection.eagerness")) and "profile" not in patch.values:
         low, high = _EAGERNESS[eagerness]
         given.setdefault("eou.min_delay_ms", low)

@@ -64,6 +64,15 @@ class Speaking:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """Has the user finished? Which heads have still to answer ("audio", "words"), and the scores of those that have."""
+
+    waiting: frozenset[str] = frozenset()
+    audio: float | None = None
+    words: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """The user stopped; two timers race: the commit (once the classifier has spoken) and the hard cap."""
 
@@ -73,8 +82,9 @@ class Stopped:
     voiced_ms: int
     last_voiced_at: float  # wall time of the last voiced sample
     flush: int
-    ask: int | None  # the classifier's question that is open
+    ask: int | None  # the number of the question that is open
     transcript: Transcript | None = None
+    question: Question = Question()
 
 
 VadPhase = Silent | Candidate | Speaking | Stopped

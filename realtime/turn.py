@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from . import alphabet as a
 from . import events as e
-from . import response
+from . import question, response
 from .conversation import Message, Part
 from .detector import (
     WINDOW_MS,
@@ -27,15 +27,14 @@ from .detector import (
 )
 from .detector import Stopped as StoppedEdge
 from .draft import Draft
-from .effects import AskEou, DropAudio, FlushStt, PrepareStt, SealBuffer, StartStt, StopStt
-from .eou import commit_delay_ms, hard_cap_ms, is_noise
+from .effects import DropAudio, FlushStt, PrepareEou, PrepareStt, SealBuffer, StartStt, StopStt
+from .eou import hard_cap_ms, is_noise
 from .ids import ItemId
 from .settings import TurnDetection
 from .state import Candidate, Sealed, Silent, Speaking, Stopped, live
 
 KEEP_SEALED = 4
 DEFAULT_CAP_MS = 5000
-UNSURE_WAIT_MS = 1000
 PREPARE_MS = 3 * WINDOW_MS  # silence after which the words are got ready, before it is a stop
 
 # --- sound ---------------------------------------------------------------------------------------------------------
@@ -78,6 +77,8 @@ def _grow(d: Draft, td: TurnDetection, end_ms: int) -> None:
         d.set(vad=vad)
         if end_ms - phase.last_voiced_ms == PREPARE_MS:
             d.do(PrepareStt(vad.item_id, end_ms, phase.last_voiced_ms))
+            if question.asked_by_sound(d.s.settings.eou):
+                d.do(PrepareEou(vad.item_id, end_ms, phase.last_voiced_ms, d.s.settings.eou.audio_window_ms))
         if end_ms - vad.audio_start_ms >= d.s.settings.max_utterance_ms:
             d.set(detector=replace(d.s.detector, phase=Quiet()))
             d.emit(a.SpeechStopped(vad.item_id, end_ms))
@@ -121,6 +122,7 @@ def _announce(d: Draft, item_id: ItemId, start_ms: int, voiced_ms: int) -> None:
     d.emit(a.SpeechStarted(item_id, start_ms))
     stt = s.transcription
     d.do(StartStt(item_id, start_ms, stt.language if stt else None, stt.prompt if stt else None))
+    question.prepare(d)
 
 
 def barge_in_timer(d: Draft) -> None:
@@ -168,9 +170,8 @@ def _speech_stopped(d: Draft, ev: e.VadWindow, last_voiced_ms: int, voiced_ms: i
     if s.eou.kind == "vad":
         _commit(d, stopped, ev.end_ms, "silence")
         return
-    ask = d.token()
-    d.set(vad=replace(stopped, ask=ask))
-    d.do(AskEou(vad.item_id, ask, ev.end_ms, s.eou.audio_window_ms))
+    d.set(vad=stopped)
+    question.ask(d, stopped, ev.end_ms, last_voiced_ms)
     cap = hard_cap_ms(s.eou.silence_hard_cap_ms, DEFAULT_CAP_MS, s.eou.max_delay_ms)
     d.arm("hard_cap", stopped.last_voiced_at + cap)
 
@@ -179,40 +180,30 @@ def _speech_stopped(d: Draft, ev: e.VadWindow, last_voiced_ms: int, voiced_ms: i
 
 
 def eou_verdict(d: Draft, ev: e.EouVerdict) -> None:
-    """The classifier has spoken: commit now, or wait as long as its doubt asks for."""
+    """A head of the classifier has spoken: commit now, or wait as long as its doubt asks for."""
     vad = d.s.vad
-    if not isinstance(vad, Stopped) or vad.ask != ev.ask:
-        return
-    d.disarm("eou_timeout")
-    d.set(vad=replace(vad, ask=None))
-    eou = d.s.settings.eou
-    stt = d.s.settings.transcription
-    threshold = eou.thresholds.get((stt.language if stt else None) or "", eou.p_threshold)
-    if ev.p is None or not 0.0 <= ev.p <= 1.0:
-        delay = max(eou.min_delay_ms, UNSURE_WAIT_MS)
-    else:
-        delay = commit_delay_ms(
-            ev.p, threshold=threshold, min_ms=eou.min_delay_ms, max_ms=eou.max_delay_ms, k=eou.curve_k
-        )
-    d.note("eou", "verdict", item_id=vad.item_id, p=ev.p, threshold=threshold, delay_ms=delay)
-    _wait(d, vad.last_voiced_at + delay)
+    if isinstance(vad, Stopped) and vad.ask == ev.ask:
+        _wait(d, question.answer(d, vad, ev.head, ev.p))
 
 
 def classifier_lost(d: Draft) -> None:
     """The engine is gone: an open question gets no answer."""
     vad = d.s.vad
     if isinstance(vad, Stopped) and vad.ask is not None:
-        eou_verdict(d, e.EouVerdict(d.at, vad.item_id, vad.ask, None))
+        _wait(d, question.close(d, vad))
 
 
 def eou_timeout(d: Draft) -> None:
     vad = d.s.vad
     if isinstance(vad, Stopped) and vad.ask is not None:
         d.note("eou", "timeout", item_id=vad.item_id)
-        eou_verdict(d, e.EouVerdict(d.at, vad.item_id, vad.ask, None))
+        _wait(d, question.close(d, vad))
 
 
-def _wait(d: Draft, due: float) -> None:
+def _wait(d: Draft, due: float | None) -> None:
+    """Commit when that time comes; None: the question is still open."""
+    if due is None:
+        return
     if due <= d.at:
         commit_timer(d, "eou")
     else:
@@ -347,11 +338,11 @@ def stop_transcript(d: Draft, ev: e.SttStopTranscript) -> None:
     d.set(num_stt_failures=0)
     vad = d.s.vad
     if isinstance(vad, Stopped) and vad.flush == ev.flush:
-        d.set(vad=replace(vad, transcript=ev.transcript))
+        vad = replace(vad, transcript=ev.transcript)
+        d.set(vad=vad)
         d.note("stt", "stop_transcript", item_id=ev.item_id, text=ev.transcript.text)
         _predict(d, vad, ev.transcript)
-        if vad.ask is not None:
-            d.arm("eou_timeout", d.at + d.s.settings.eou.inference_timeout_ms)
+        _wait(d, question.words_came(d, vad))
         return
     sealed = next((b for b in d.s.sealed if b.item_id == ev.item_id and b.flush == ev.flush), None)
     if sealed is not None:
@@ -412,6 +403,8 @@ def stt_failed(d: Draft, ev: e.SttFailed) -> None:
     vad = d.s.vad
     if isinstance(vad, Stopped) and vad.flush == ev.flush:
         d.set(vad=replace(vad, transcript=None))
+        if vad.ask is not None:
+            _wait(d, question.answer(d, vad, "words", None))
     sealed = next((b for b in d.s.sealed if b.item_id == ev.item_id and b.flush == ev.flush), None)
     if sealed is None:
         return

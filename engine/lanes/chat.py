@@ -6,10 +6,11 @@ the last word heard) rewinds the cache to where they part.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 
-from bargein.models import chat_prompts, decoder, sampling
+from bargein.models import chat_prompts, decoder, end_of_words, sampling
 from bargein.models.tokenizer import Detokenizer, TextCodec
 
 from .. import protocol as p
@@ -24,17 +25,44 @@ class ChatLane:
     def __init__(self, model: decoder.Model, codec: TextCodec) -> None:
         self._model, self._codec = model, codec
         self._style = chat_prompts.STYLES["smollm2" if model.config.kind == "llama" else model.config.kind]
+        self._judge = end_of_words.judge(model, codec, self._style.kind)
+        self._opening: decoder.KV | None = None  # what every prompt without instructions begins with, read once
 
     def open(self, stream: Stream) -> None:
-        stream.state = decoder.new_kv(self._model.config)
+        stream.state = decoder.copy_kv(self._opening) if self._opening else decoder.new_kv(self._model.config)
 
     def close(self, stream: Stream) -> None:
         stream.state = None
 
     def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
+        if isinstance(body, p.EndOfWords):
+            return self._finished(stream, tag, body)
         if not isinstance(body, p.Generate):
             raise ValueError(f"the chat lane takes no {type(body).__name__}")
         return self._generate(stream, tag, body)
+
+    def _finished(self, stream: Stream, tag: int, body: p.EndOfWords) -> Iterator[None]:
+        """Score an end of words; asked with no words, it only reads the conversation's head in advance."""
+        started = time.monotonic()
+        history = [chat_prompts.Message(m.role, m.content) for m in body.messages]
+        ids = end_of_words.prompt(self._judge, body.text, history, body.max_tokens)
+        yield from self._read(stream.state, ids)
+        logits = decoder.forward(self._model.weights, self._model.config, stream.state, ids[stream.state.length :])
+        score = end_of_words.probability(self._judge, logits) if body.text.strip() else 0.0
+        stream.send(tag, p.TurnScore(score, 1000 * (time.monotonic() - started)))
+
+    def _read(self, kv: decoder.KV, ids: list[int]) -> Generator[None, None, int]:
+        """Rewind the cache to where it parts from `ids`, then read all but the last chunk -> tokens that were cached."""
+        cached = 0
+        for have, want in zip(kv.tokens, ids[:-1], strict=False):  # the last token is always computed
+            if have != want:
+                break
+            cached += 1
+        decoder.rewind(kv, cached)
+        while len(ids) - kv.length > PREFILL_CHUNK:  # only the prompt's end needs the head
+            decoder.extend(self._model.weights, self._model.config, kv, ids[kv.length : kv.length + PREFILL_CHUNK])
+            yield
+        return cached
 
     def _prompt(self, body: p.Generate, limit: int) -> list[int]:
         """The prompt's tokens; the oldest turns go where it would not fit."""
@@ -50,16 +78,8 @@ class ChatLane:
         kv: decoder.KV = stream.state
         limit = self._style.max_tokens if body.max_tokens is None else body.max_tokens
         ids = self._prompt(body, limit)
-        cached = 0
-        for have, want in zip(kv.tokens, ids[:-1], strict=False):  # the last token is always computed
-            if have != want:
-                break
-            cached += 1
-        decoder.rewind(kv, cached)
+        cached = yield from self._read(kv, ids)
         w, cfg = self._model.weights, self._model.config
-        while len(ids) - kv.length > PREFILL_CHUNK:  # only the prompt's end needs the head
-            decoder.extend(w, cfg, kv, ids[kv.length : kv.length + PREFILL_CHUNK])
-            yield
         if limit == 0:
             decoder.extend(w, cfg, kv, ids[kv.length :])
             return
@@ -99,3 +119,7 @@ class ChatLane:
         kv = decoder.new_kv(self._model.config)
         for n in (PREFILL_CHUNK, 7, 1):
             decoder.forward(self._model.weights, self._model.config, kv, [1] * n)
+        ids = chat_prompts.render(self._codec, self._style.kind, [])
+        decoder.rewind(kv, 0)
+        decoder.prefill(self._model.weights, self._model.config, kv, ids, PREFILL_CHUNK)
+        self._opening = kv

@@ -1,7 +1,7 @@
 """The stt lane: one stream per utterance. Audio is fed as it comes; a request says how much of it to transcribe.
 
-A `prepare` computes in advance what a later `final` will ask for: both are keyed by where the last voiced sample is, so
-the answer is adopted when nothing but silence has come since.
+A `prepare` computes in advance what a later `final` will ask for, and answers too: both are keyed by where the last voiced
+sample is, so the answer is adopted when nothing but silence has come since.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class SttLane:
             return
         session.answers[body.voiced_samples] = words
         tags, session.waiting, session.running = session.waiting, [], None
-        for waiting in ([tag] if body.kind == "final" else []) + tags:
+        for waiting in [tag, *tags]:
             stream.send(waiting, words)
 
     def _partial(self, session: _Session, num_samples: int) -> Generator[None, None, whisper_stream.Transcript | None]:

@@ -1,4 +1,4 @@
-"""The ears of a session: input audio to the engine's vad, stt and turn lanes, and their answers to the machine.
+"""The ears of a session: input audio to the engine's vad and stt lanes, and their answers to the machine.
 
 Keeps the recent audio, so that an utterance can be transcribed from before its onset and a new engine can go on where
 the old one was lost.
@@ -11,15 +11,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from bargein.engine import protocol as p
 from bargein.engine.client import EngineClient, EngineStream, EngineUnavailable
 from bargein.realtime import effects as f
 from bargein.realtime import events as e
 from bargein.realtime.ids import ItemId
 
-from ..audio import F32, IN_RATE, Decoder, InputStore
+from ..audio import IN_RATE, Decoder, InputStore
+from .finished import Finished
 
 log = logging.getLogger("bargein.hearing")
 
@@ -55,11 +54,11 @@ class Hearing:
         self.store = InputStore()
         self._vad: EngineStream | None = None
         self._vad_base = 0  # position of the vad stream's first sample
-        self._turn: EngineStream | None = None
         self._utterances: dict[ItemId, Utterance] = {}
         self._lost = False
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self.finished = Finished(engine, self.store, tell, now, self._on_lost)
 
     def open(self) -> None:
         """Open the vad stream. Raises EngineUnavailable."""
@@ -72,9 +71,9 @@ class Hearing:
         self._closed = True
         for utterance in list(self._utterances.values()):
             self._end(utterance)
-        for stream in (self._vad, self._turn):
-            if stream is not None:
-                stream.close()
+        self.finished.close()
+        if self._vad is not None:
+            self._vad.close()
         for task in self._tasks:
             task.cancel()
 
@@ -183,6 +182,9 @@ class Hearing:
             utterance.partial_open = False
             self._tell(e.SttPartial(self._now(), item_id, body.text, body.stable_chars))
             return
+        if tag == -1:
+            self.finished.prepare_words(body.text)
+            return
         utterance.asked.pop(tag, None)
         transcript = e.Transcript(body.text, body.avg_logprob, body.no_speech_prob)
         self._tell(e.SttStopTranscript(self._now(), item_id, tag, transcript))
@@ -225,35 +227,6 @@ class Hearing:
         """Audio before this is needed only by utterances that are not done."""
         oldest = min((u.start for u in self._utterances.values()), default=self.store.end)
         self.store.drop(min(before_ms * PER_MS, oldest))
-
-    # --- end of utterance ---
-
-    def ask_turn(self, effect: f.AskEou) -> None:
-        item_id = effect.item_id
-        if self._turn is None or self._turn.closed:
-            try:
-                self._turn = self._engine.open(
-                    "turn",
-                    {},
-                    on_result=lambda tag, body: self._score(tag, body),
-                    on_failed=lambda tag, message: self._turn_failed(tag, message),
-                    on_lost=self._on_lost,
-                )
-            except EngineUnavailable:
-                self._tell(e.EouVerdict(self._now(), item_id, effect.ask, None))
-                return
-        end = effect.end_ms * PER_MS
-        audio: F32 = self.store.read(end - effect.window_ms * PER_MS, end)
-        self._turn.feed(effect.ask, p.AskTurn(audio.astype(np.float32).tobytes()))
-
-    def _score(self, tag: int, body: p.Answer) -> None:
-        assert isinstance(body, p.TurnScore)
-        self._tell(e.EouVerdict(self._now(), ItemId(""), tag, body.p))
-
-    def _turn_failed(self, tag: int | None, message: str) -> None:
-        log.warning("end-of-turn classifier failed: %s", message)
-        if tag is not None:
-            self._tell(e.EouVerdict(self._now(), ItemId(""), tag, None))
 
     # --- losing the engine ---
 

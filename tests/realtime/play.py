@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from bargein.realtime import alphabet as a
 from bargein.realtime import effects as f
@@ -24,7 +24,9 @@ class Play:
         self.audio_ms = 0
         self.effects: list[f.Effect] = []
         self.timers: dict[str, tuple[float, int]] = {}
-        self.tell(e.Opened(self.at, "seed", apply(Settings(), parse(settings))))
+        # One head, answered by hand, unless a test is about the others.
+        start = apply(Settings(), parse({"eou": {"kind": "audio"}}))
+        self.tell(e.Opened(self.at, "seed", apply(start, parse(settings))))
 
     # --- inputs ---
 
@@ -71,10 +73,15 @@ class Play:
         transcript = e.Transcript(text, scores.get("avg_logprob", -0.2), scores.get("no_speech_prob", 0.01))
         self.tell(e.SttStopTranscript(self.at, ItemId(item_id or asked.item_id), flush or asked.flush, transcript))
 
-    def verdict(self, p: float | None) -> None:
-        """Answer the newest question to the classifier."""
-        asked = [x for x in self.effects if isinstance(x, f.AskEou)][-1]
-        self.tell(e.EouVerdict(self.at, asked.item_id, asked.ask, p))
+    def fail_words(self, flush: f.FlushStt) -> None:
+        """The flush was not answered but failed."""
+        self.tell(e.SttFailed(self.at, flush.item_id, flush.flush, "broken"))
+
+    def verdict(self, p: float | None, head: Literal["audio", "words"] = "audio") -> None:
+        """Answer the newest question to the classifier of the sound, or of the words."""
+        kind = f.AskEou if head == "audio" else f.AskEouText
+        asked = [x for x in self.effects if isinstance(x, kind)][-1]
+        self.tell(e.EouVerdict(self.at, asked.item_id, asked.ask, p, head))
 
     def turn(self, text: str, *, ms: int = 960, p: float = 1.0) -> None:
         """One whole user turn, up to its transcript."""
