@@ -25,7 +25,8 @@ Send = Callable[[p.Reply], None]
 
 # What a class's work may wait, and how soon a lane's result would be missed, in seconds.
 CLASS_DELAY_S = {"live": 0.0, "speculative": 0.25, "interactive": 0.5, "bulk": 5.0}
-LANE_DELAY_S = {"turn": 0.0, "stt": 0.1, "chat": 0.1, "tts": 0.05}
+# The words of an utterance come before the classifier's view of its sound, which often is not needed then.
+LANE_DELAY_S = {"turn": 0.4, "stt": 0.1, "chat": 0.1, "tts": 0.05}
 
 
 @dataclass(slots=True)
@@ -258,6 +259,7 @@ class Core:
             next(job.steps)
         except StopIteration:
             self._jobs.remove(job)
+            import sys; n=time.monotonic(); print(f"JOB {job.stream.lane} tag {job.tag} took {1000*(n-job.due+LANE_DELAY_S[job.stream.lane]):.0f} used {1000*(job.used+n-started):.0f} at {n:.3f}", file=sys.stderr, flush=True)
         except Exception as problem:  # a lane's bug ends that work, never the engine
             log.exception("%s failed", job.stream.lane)
             job.stream.fail(job.tag, f"{type(problem).__name__}: {problem}")

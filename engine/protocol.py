@@ -81,6 +81,7 @@ class EndOfWords(Message, frozen=True):
     text: str
     messages: tuple[ChatTurn, ...]
     max_tokens: int = 128
+    instructions: str = ""
 
 
 class Say(Message, frozen=True):

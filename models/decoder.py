@@ -121,9 +121,12 @@ def new_kv(cfg: Config, capacity: int = 256) -> KV:
     return KV(np.empty(shape, np.float32), np.empty(shape, np.float32))
 
 
-def copy_kv(kv: KV) -> KV:
-    """A cache of its own with the same contents."""
-    return KV(kv.keys.copy(), kv.values.copy(), kv.length, list(kv.tokens))
+def copy_kv(kv: KV, length: int) -> KV:
+    """A cache of its own that holds the first `length` tokens of another."""
+    keys, values = np.empty_like(kv.keys), np.empty_like(kv.values)
+    keys[:, :, :length] = kv.keys[:, :, :length]
+    values[:, :, :length] = kv.values[:, :, :length]
+    return KV(keys, values, length, kv.tokens[:length])
 
 
 def rewind(kv: KV, length: int) -> None:

@@ -41,13 +41,15 @@ def judge(model: decoder.Model, codec: TextCodec, kind: Kind) -> Judge:
     return Judge(model, codec, kind, closing)
 
 
-def prompt(j: Judge, text: str, history: Sequence[Message], max_history: int) -> list[int]:
-    """Token ids up to the end of the caller's words; of the turns before, the last that fit `max_history` tokens."""
+def prompt(j: Judge, text: str, history: Sequence[Message], max_history: int, instructions: str = "") -> list[int]:
+    """Token ids up to the end of the caller's words; of the turns before, the last that fit `max_history` tokens.
+
+    With a conversation's own history and instructions it is the beginning of the prompt that asks for the reply.
+    """
     turns = list(history)
-    empty = len(render(j.codec, j.kind, []))
-    while turns and len(render(j.codec, j.kind, turns)) - empty > max_history:
+    empty = len(render(j.codec, j.kind, [], instructions))
+    while (ids := render(j.codec, j.kind, turns, instructions)) and turns and len(ids) - empty > max_history:
         del turns[0]
-    ids = render(j.codec, j.kind, turns)
     bare = _TRAILING.sub("", " ".join(text.split()))
     if j.kind == "chatml":
         start = j.codec.special["<|im_start|>"]

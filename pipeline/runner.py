@@ -24,7 +24,7 @@ from bargein.realtime.wire import Append, Dialect, Encoder, read
 
 from .channel import Epochs
 from .graphs import Call, call_graph
-from .nodes.chat import ChatSource
+from .nodes.chat import ChatSource, EngineChat
 from .nodes.hearing import Hearing
 from .nodes.playout import Playout
 from .nodes.speech import Mouth
@@ -62,7 +62,10 @@ class SessionRunner:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._ended = asyncio.Event()
         self.epochs = Epochs()
-        self.hearing = Hearing(engine, self.tell, self.now, settings.input_format, partials=dialect == "extended")
+        self.hearing = Hearing(
+            engine, self.tell, self.now, settings.input_format,
+            partials=dialect == "extended", chat_is_local=isinstance(source, EngineChat),
+        )  # fmt: skip
         self.mouth = Mouth(engine)
         self.playout = Playout(
             self.epochs,

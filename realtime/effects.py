@@ -112,23 +112,32 @@ class AskEou:
 
 
 @dataclass(frozen=True, slots=True)
-class PrepareEouText:
-    """The user begins to speak after these turns: the words' model may read them already."""
+class EouContext:
+    """What came before the words. `history`: the last turns, `max_tokens` of them at most; `messages` and
+    `instructions`: what chat would be sent, for a chat model that may judge by its own prompt (`own_prompt`)."""
 
     history: tuple[ChatMessage, ...]
     max_tokens: int
+    messages: tuple[ChatMessage, ...]
+    instructions: str
+    own_prompt: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareEouText:
+    """The user begins to speak after these turns: the words' model may read them already."""
+
+    context: EouContext
 
 
 @dataclass(frozen=True, slots=True)
 class AskEouText:
-    """Has the user finished, by the words? `history` came before; `integrated`: the chat model itself is to say."""
+    """Has the user finished, by the words?"""
 
     item_id: ItemId
     ask: int
     text: str
-    history: tuple[ChatMessage, ...]
-    max_tokens: int
-    integrated: bool
+    context: EouContext
 
 
 @dataclass(frozen=True, slots=True)

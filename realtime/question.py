@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .conversation import ChatMessage
 from .draft import Draft
-from .effects import AskEou, AskEouText, PrepareEouText
+from .effects import AskEou, AskEouText, EouContext, PrepareEouText
 from .eou import commit_delay_ms, fuse, text_score
 from .settings import Eou
 from .state import Question, Stopped
 
 UNSURE_WAIT_MS = 1000
+SAME_MS = 50  # two delays this close are one
 
 _SOUND = ("audio", "fusion")
 _WORDS = ("heuristic", "text", "fusion", "integrated")
@@ -47,7 +47,7 @@ def words_came(d: Draft, vad: Stopped) -> float | None:
     text = vad.transcript.text.strip()
     if eou.kind == "heuristic" or not text:
         return answer(d, vad, "words", text_score(text))
-    d.do(AskEouText(vad.item_id, vad.ask, text, _history(d), eou.max_context_tokens, eou.kind == "integrated"))
+    d.do(AskEouText(vad.item_id, vad.ask, text, _context(d)))
     return None
 
 
@@ -55,13 +55,15 @@ def prepare(d: Draft) -> None:
     """The user begins to speak: what the words' model needs of the conversation is known."""
     eou = d.s.settings.eou
     if eou.kind in ("text", "fusion", "integrated"):
-        d.do(PrepareEouText(_history(d), eou.max_context_tokens))
+        d.do(PrepareEouText(_context(d)))
 
 
-def _history(d: Draft) -> tuple[ChatMessage, ...]:
-    turns = d.s.settings.eou.context_turns
-    spoken = [m for m in d.s.conversation.chat_messages() if m.role in ("user", "assistant") and m.content]
-    return tuple(spoken[-turns:]) if turns else ()
+def _context(d: Draft) -> EouContext:
+    s = d.s.settings
+    messages = d.s.conversation.chat_messages()
+    spoken = [m for m in messages if m.role in ("user", "assistant") and m.content]
+    turns = tuple(spoken[-s.eou.context_turns :]) if s.eou.context_turns else ()
+    return EouContext(turns, s.eou.max_context_tokens, messages, s.instructions, s.eou.kind != "text")
 
 
 def answer(d: Draft, vad: Stopped, head: str, p: float | None) -> float | None:
@@ -74,36 +76,52 @@ def answer(d: Draft, vad: Stopped, head: str, p: float | None) -> float | None:
     scores = replace(vad.question, waiting=vad.question.waiting - {head}, **{head: p})
     vad = replace(vad, question=scores)
     d.set(vad=vad)
-    return close(d, vad) if not scores.waiting else None
+    return close(d, vad) if not scores.waiting or _settled(d, vad) else None
+
+
+def _settled(d: Draft, vad: Stopped) -> bool:
+    """Whether the sound's answer would change next to nothing, so that the words' is enough."""
+    eou, words = d.s.settings.eou, vad.question.words
+    if eou.kind != "fusion" or words is None:
+        return False
+    least, most = (_delay(d, fuse(eou.fusion_rule, sound, words, eou.fusion_weight_text)) for sound in (0.98, 0.02))
+    passed = d.at - vad.last_voiced_at
+    return most <= max(passed, least + SAME_MS)
+
+
+def _delay(d: Draft, p: float) -> int:
+    eou = d.s.settings.eou
+    return commit_delay_ms(p, threshold=_threshold(d), min_ms=eou.min_delay_ms, max_ms=eou.max_delay_ms, k=eou.curve_k)
+
+
+def _threshold(d: Draft) -> float:
+    eou, stt = d.s.settings.eou, d.s.settings.transcription
+    return eou.thresholds.get((stt.language if stt else None) or "", eou.p_threshold)
 
 
 def close(d: Draft, vad: Stopped) -> float:
     """Make a delay of the answers there are -> when to commit, in wall time."""
     d.disarm("eou_timeout")
     d.set(vad=replace(vad, ask=None))
-    eou, stt = d.s.settings.eou, d.s.settings.transcription
-    threshold = eou.thresholds.get((stt.language if stt else None) or "", eou.p_threshold)
+    eou = d.s.settings.eou
     p = _score(eou, vad)
-    if p is None:
-        delay = max(eou.min_delay_ms, UNSURE_WAIT_MS)
-    else:
-        delay = commit_delay_ms(p, threshold=threshold, min_ms=eou.min_delay_ms, max_ms=eou.max_delay_ms, k=eou.curve_k)
+    delay = max(eou.min_delay_ms, UNSURE_WAIT_MS) if p is None else _delay(d, p)
     d.note(
         "eou", "verdict", item_id=vad.item_id, p=p, audio=vad.question.audio, words=vad.question.words,
-        threshold=threshold, delay_ms=delay,
+        threshold=_threshold(d), delay_ms=delay,
     )  # fmt: skip
     since = d.at if eou.stack_silence else vad.last_voiced_at
     return since + delay
 
 
 def _score(eou: Eou, vad: Stopped) -> float | None:
-    """The probability that counts; None where nothing can be said."""
+    """The probability that counts; None where nothing can be said. A head that failed leaves the other's score."""
     sound, words, rule = vad.question.audio, vad.question.words, eou.fusion_rule
     if words is None and vad.transcript is not None and (eou.kind in _WORDS or sound is None):
         words = text_score(vad.transcript.text)  # the model failed, or there is none
         rule = "weighted" if rule == "gated" else rule  # what was learned, was learned of a model's scores
-    if eou.kind == "fusion" and sound is not None and words is not None:
-        return fuse(rule, sound, words, eou.fusion_weight_text)
-    if eou.kind in _SOUND and sound is not None:
-        return sound
-    return words
+    if eou.kind == "fusion" and words is not None:
+        if sound is None and rule == "gated":
+            sound = 0.5  # the rule knows what the words are worth without the sound
+        return words if sound is None else fuse(rule, sound, words, eou.fusion_weight_text)
+    return sound if eou.kind in _SOUND and sound is not None else words

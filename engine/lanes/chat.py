@@ -1,13 +1,13 @@
 """The chat lane: the local language model. A stream keeps its attention cache between turns.
 
 A prompt that extends what the cache holds prefills only what is new; one that departs from it (a reply that was cut at
-the last word heard) rewinds the cache to where they part.
+the last word heard) rewinds the cache to where they part; what another stream's cache holds of it is copied.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
 from bargein.models import chat_prompts, decoder, end_of_words, sampling
@@ -17,6 +17,13 @@ from .. import protocol as p
 from ..core import Stream
 
 PREFILL_CHUNK = 32
+WORTH_COPYING = 4  # tokens; reading one takes as long as copying a few hundred
+
+
+def _common(have: Sequence[int], want: Sequence[int]) -> int:
+    """How many tokens two sequences share at their beginning; of `want` the last is never counted: it is computed."""
+    count = min(len(have), len(want) - 1)
+    return next((i for i in range(count) if have[i] != want[i]), max(count, 0))
 
 
 class ChatLane:
@@ -26,13 +33,16 @@ class ChatLane:
         self._model, self._codec = model, codec
         self._style = chat_prompts.STYLES["smollm2" if model.config.kind == "llama" else model.config.kind]
         self._judge = end_of_words.judge(model, codec, self._style.kind)
-        self._opening: decoder.KV | None = None  # what every prompt without instructions begins with, read once
+        self._opening = decoder.new_kv(model.config, 8)  # what a prompt without instructions begins with, once warm
+        self._open: list[Stream] = []
 
     def open(self, stream: Stream) -> None:
-        stream.state = decoder.copy_kv(self._opening) if self._opening else decoder.new_kv(self._model.config)
+        stream.state = decoder.new_kv(self._model.config)
+        self._open.append(stream)
 
     def close(self, stream: Stream) -> None:
         stream.state = None
+        self._open.remove(stream)
 
     def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
         if isinstance(body, p.EndOfWords):
@@ -42,25 +52,30 @@ class ChatLane:
         return self._generate(stream, tag, body)
 
     def _finished(self, stream: Stream, tag: int, body: p.EndOfWords) -> Iterator[None]:
-        """Score an end of words; asked with no words, it only reads the conversation's head in advance."""
+        """Score an end of words; asked about no words, it only reads the conversation in advance."""
         started = time.monotonic()
         history = [chat_prompts.Message(m.role, m.content) for m in body.messages]
-        ids = end_of_words.prompt(self._judge, body.text, history, body.max_tokens)
-        yield from self._read(stream.state, ids)
+        ids = end_of_words.prompt(self._judge, body.text, history, body.max_tokens, body.instructions)
+        yield from self._read(stream, ids)
         logits = decoder.forward(self._model.weights, self._model.config, stream.state, ids[stream.state.length :])
         score = end_of_words.probability(self._judge, logits) if body.text.strip() else 0.0
         stream.send(tag, p.TurnScore(score, 1000 * (time.monotonic() - started)))
 
-    def _read(self, kv: decoder.KV, ids: list[int]) -> Generator[None, None, int]:
-        """Rewind the cache to where it parts from `ids`, then read all but the last chunk -> tokens that were cached."""
-        cached = 0
-        for have, want in zip(kv.tokens, ids[:-1], strict=False):  # the last token is always computed
-            if have != want:
-                break
-            cached += 1
-        decoder.rewind(kv, cached)
-        while len(ids) - kv.length > PREFILL_CHUNK:  # only the prompt's end needs the head
-            decoder.extend(self._model.weights, self._model.config, kv, ids[kv.length : kv.length + PREFILL_CHUNK])
+    def _read(self, stream: Stream, ids: list[int]) -> Generator[None, None, int]:
+        """Bring the stream's cache to all but the last chunk of `ids` -> tokens that some cache held already.
+
+        The longest beginning of `ids` that any cache of this lane holds is not computed again: sessions share
+        instructions, and a reply's prompt begins with the words that were judged just before.
+        """
+        own: decoder.KV = stream.state
+        cached = _common(own.tokens, ids)
+        other = max((self._opening, *(s.state for s in self._open)), key=lambda kv: _common(kv.tokens, ids))
+        if (shared := _common(other.tokens, ids)) > cached + WORTH_COPYING:
+            own = stream.state = decoder.copy_kv(other, shared)
+            cached = shared
+        decoder.rewind(own, cached)
+        while len(ids) - own.length > PREFILL_CHUNK:  # only the prompt's end needs the head
+            decoder.extend(self._model.weights, self._model.config, own, ids[own.length : own.length + PREFILL_CHUNK])
             yield
         return cached
 
@@ -75,10 +90,10 @@ class ChatLane:
             del messages[0]
 
     def _generate(self, stream: Stream, tag: int, body: p.Generate) -> Iterator[None]:
-        kv: decoder.KV = stream.state
         limit = self._style.max_tokens if body.max_tokens is None else body.max_tokens
         ids = self._prompt(body, limit)
-        cached = yield from self._read(kv, ids)
+        cached = yield from self._read(stream, ids)
+        kv: decoder.KV = stream.state
         w, cfg = self._model.weights, self._model.config
         if limit == 0:
             decoder.extend(w, cfg, kv, ids[kv.length :])

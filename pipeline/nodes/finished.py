@@ -25,6 +25,7 @@ from ..audio import IN_RATE, InputStore
 log = logging.getLogger("bargein.finished")
 
 PER_MS = IN_RATE // 1000
+OWN_PROMPT_TOKENS = 1500
 Head = Literal["audio", "words"]
 
 
@@ -39,6 +40,10 @@ class Early:
     p: float | None = None
 
 
+def _turns(messages: tuple[ChatMessage, ...]) -> tuple[p.ChatTurn, ...]:
+    return tuple(p.ChatTurn(m.role, m.content) for m in messages)
+
+
 class Finished:
     """One session's questions; answers go to the machine through `tell`."""
 
@@ -49,12 +54,15 @@ class Finished:
         tell: Callable[[e.Input], None],
         now: Callable[[], float],
         on_lost: Callable[[], None],
+        *,
+        chat_is_local: bool,
     ) -> None:
+        self._chat_is_local = chat_is_local
         self._engine, self._store, self._tell, self._now, self._on_lost = engine, store, tell, now, on_lost
         self._streams: dict[Head, EngineStream] = {}
         self._early: dict[Head, Early] = {}
         self._num_early = 0
-        self._context: f.PrepareEouText | None = None
+        self._context: f.EouContext | None = None
 
     def close(self) -> None:
         for stream in self._streams.values():
@@ -82,26 +90,26 @@ class Finished:
 
     def prepare_context(self, effect: f.PrepareEouText) -> None:
         """The turns before are known when the user begins to speak: let the model read them while they do."""
-        self._context = effect
-        self._ask("words", self._ahead("words", ""), self._question("", effect.history, effect.max_tokens))
+        self._context = effect.context
+        self._ask("words", self._ahead("words", ""), self._question("", effect.context))
 
     def prepare_words(self, text: str) -> None:
         """The words up to a short silence: if the stop says the same, its question is answered."""
         if self._context is not None and text.strip():
             about = text.strip()
-            self._ask(
-                "words", self._ahead("words", about), self._question(about, self._context.history, self._context.max_tokens)
-            )
+            self._ask("words", self._ahead("words", about), self._question(about, self._context))
 
     def ask_words(self, effect: f.AskEouText) -> None:
         if self._adopt("words", effect.text, effect.ask):
             return
-        if not self._ask("words", effect.ask, self._question(effect.text, effect.history, effect.max_tokens)):
+        if not self._ask("words", effect.ask, self._question(effect.text, effect.context)):
             self._answer("words", effect.ask, None)
 
-    @staticmethod
-    def _question(text: str, history: tuple[ChatMessage, ...], max_tokens: int) -> p.EndOfWords:
-        return p.EndOfWords(text, tuple(p.ChatTurn(m.role, m.content) for m in history), max_tokens)
+    def _question(self, text: str, c: f.EouContext) -> p.EndOfWords:
+        """By chat's own prompt where it may be and chat is local: reading it serves the reply too."""
+        if c.own_prompt and self._chat_is_local:
+            return p.EndOfWords(text, _turns(c.messages), OWN_PROMPT_TOKENS, c.instructions)
+        return p.EndOfWords(text, _turns(c.history), c.max_tokens)
 
     # --- both ---
 

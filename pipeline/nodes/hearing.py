@@ -48,7 +48,9 @@ class Utterance:
 class Hearing:
     """Driven by `append` (audio from the transport) and by the machine's effects; answers through `tell`."""
 
-    def __init__(self, engine: EngineClient, tell: Tell, now: Now, input_format: str, *, partials: bool) -> None:
+    def __init__(
+        self, engine: EngineClient, tell: Tell, now: Now, input_format: str, *, partials: bool, chat_is_local: bool = True
+    ) -> None:
         self._engine, self._tell, self._now, self._partials = engine, tell, now, partials
         self._decoder = Decoder(input_format)
         self.store = InputStore()
@@ -58,7 +60,7 @@ class Hearing:
         self._lost = False
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self.finished = Finished(engine, self.store, tell, now, self._on_lost)
+        self.finished = Finished(engine, self.store, tell, now, self._on_lost, chat_is_local=chat_is_local)
 
     def open(self) -> None:
         """Open the vad stream. Raises EngineUnavailable."""

@@ -73,13 +73,14 @@ def test_text_kinds_ask_the_words_with_the_turns_before(kind: str) -> None:
     p.play(1200)
     p.drained(1200)
     p.speech(960)
-    assert [x for x in p.effects if isinstance(x, f.PrepareEouText)][-1].history[-1].content == "Hi there. What can I do?"
+    ahead = [x for x in p.effects if isinstance(x, f.PrepareEouText)][-1]
+    assert ahead.context.history[-1].content == "Hi there. What can I do?"
     p.silence(352)
     p.words("Book a table.")
     asked = [x for x in p.effects if isinstance(x, f.AskEouText)][-1]
     assert asked.text == "Book a table."
-    assert [m.role for m in asked.history] == ["user", "assistant"]
-    assert asked.integrated is (kind == "integrated")
+    assert [m.role for m in asked.context.history] == ["user", "assistant"]
+    assert asked.context.own_prompt is (kind == "integrated")
     p.verdict(0.2, "words")
     assert delay(p) == 4000
 
@@ -92,6 +93,19 @@ def test_fusion_waits_for_both_heads_whichever_comes_first() -> None:
         p.verdict(0.6, second)  # type: ignore[arg-type]
         note = [x for x in p.effects if isinstance(x, f.Inspect) and x.kind == "verdict"][-1]
         assert note.payload["p"] == pytest.approx(0.8)
+
+
+def test_words_that_leave_no_doubt_do_not_wait_for_the_sound() -> None:
+    p = stopped("fusion", fusion_rule="gated")
+    p.verdict(0.99, "words")
+    note = [x for x in p.effects if isinstance(x, f.Inspect) and x.kind == "verdict"][-1]
+    assert note.payload["delay_ms"] < 450
+    p = stopped("fusion", fusion_rule="gated")
+    p.verdict(0.01, "words")
+    assert delay(p) == 4000
+    p = stopped("fusion", fusion_rule="gated")
+    p.verdict(0.4, "words")  # here the sound decides
+    assert delay(p) is None
 
 
 def test_fusion_with_a_failed_head_takes_the_others() -> None:
