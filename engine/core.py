@@ -259,7 +259,6 @@ class Core:
             next(job.steps)
         except StopIteration:
             self._jobs.remove(job)
-            import sys; n=time.monotonic(); print(f"JOB {job.stream.lane} tag {job.tag} took {1000*(n-job.due+LANE_DELAY_S[job.stream.lane]):.0f} used {1000*(job.used+n-started):.0f} at {n:.3f}", file=sys.stderr, flush=True)
         except Exception as problem:  # a lane's bug ends that work, never the engine
             log.exception("%s failed", job.stream.lane)
             job.stream.fail(job.tag, f"{type(problem).__name__}: {problem}")

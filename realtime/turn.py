@@ -35,7 +35,7 @@ from .state import Candidate, Sealed, Silent, Speaking, Stopped, live
 
 KEEP_SEALED = 4
 DEFAULT_CAP_MS = 5000
-PREPARE_MS = 2 * WINDOW_MS  # silence after which the words are got ready, before it is a stop
+PREPARE_MS = WINDOW_MS  # silence after which the words are got ready, before it is a stop
 
 # --- sound ---------------------------------------------------------------------------------------------------------
 

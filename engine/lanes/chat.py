@@ -98,7 +98,7 @@ class ChatLane:
         if limit == 0:
             decoder.extend(w, cfg, kv, ids[kv.length :])
             return
-        logits = decoder.forward(w, cfg, kv, ids[kv.length :])
+        logits = decoder.forward_top(w, cfg, kv, ids[kv.length :])
         yield
         params = replace(self._style.sampling, seed=body.seed)
         if body.temperature is not None:
@@ -124,7 +124,7 @@ class ChatLane:
                 stream.send(tag, p.Token(piece.text))
             if piece.finish is not None:
                 return p.Generated("stop", len(prompt), made, 0)
-            logits = decoder.forward(self._model.weights, self._model.config, kv, [token])
+            logits = decoder.forward_top(self._model.weights, self._model.config, kv, [token])
             yield
         if rest := watcher.finish():
             stream.send(tag, p.Token(rest))
@@ -134,6 +134,7 @@ class ChatLane:
         kv = decoder.new_kv(self._model.config)
         for n in (PREFILL_CHUNK, 7, 1):
             decoder.forward(self._model.weights, self._model.config, kv, [1] * n)
+            decoder.forward_top(self._model.weights, self._model.config, kv, [1] * n)
         ids = chat_prompts.render(self._codec, self._style.kind, [])
         decoder.rewind(kv, 0)
         decoder.prefill(self._model.weights, self._model.config, kv, ids, PREFILL_CHUNK)

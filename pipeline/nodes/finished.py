@@ -26,6 +26,7 @@ log = logging.getLogger("bargein.finished")
 
 PER_MS = IN_RATE // 1000
 OWN_PROMPT_TOKENS = 1500
+USUAL_SILENCE_MS = 200  # what the classifier is used to hear after speech: what is still to come is put there
 Head = Literal["audio", "words"]
 
 
@@ -72,7 +73,8 @@ class Finished:
 
     def prepare_sound(self, effect: f.PrepareEou) -> None:
         tag = self._ahead("audio", effect.voiced_ms)
-        if not self._ask_sound(tag, effect.end_ms, effect.window_ms):
+        coming = max(0, USUAL_SILENCE_MS - (effect.end_ms - effect.voiced_ms))
+        if not self._ask_sound(tag, effect.end_ms, effect.window_ms, coming):
             del self._early["audio"]
 
     def ask_sound(self, effect: f.AskEou) -> None:
@@ -81,9 +83,10 @@ class Finished:
         if not self._ask_sound(effect.ask, effect.end_ms, effect.window_ms):
             self._answer("audio", effect.ask, None)
 
-    def _ask_sound(self, tag: int, end_ms: int, window_ms: int) -> bool:
+    def _ask_sound(self, tag: int, end_ms: int, window_ms: int, silence_ms: int = 0) -> bool:
         end = end_ms * PER_MS
-        audio = self._store.read(end - window_ms * PER_MS, end)
+        audio = self._store.read(end - (window_ms - silence_ms) * PER_MS, end)
+        audio = np.concatenate([audio, np.zeros(silence_ms * PER_MS, np.float32)])
         return self._ask("audio", tag, p.AskTurn(audio.astype(np.float32).tobytes()))
 
     # --- the words ---
