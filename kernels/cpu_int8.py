@@ -55,6 +55,9 @@ _V8I32, _V8F32 = ir.VectorType(_I32, 8), ir.VectorType(_FLOAT, 8)
 _BYTES = _I8.as_pointer()
 PREFETCH = ir.FunctionType(ir.VoidType(), [_BYTES, _I32, _I32, _I32])
 _AHEAD = 8  # groups
+# Products (weights times rows) from which a round of the threads pays. Less is bound by memory, which one core nearly
+# saturates, and a thread that comes late to a busy machine holds up every small product of a token.
+WORTH_THREADS = 6_000_000
 
 
 def multiply_add(builder: Any, x: Any, w: Any) -> Any:
@@ -238,7 +241,7 @@ def linear_int8(x: F32, weight: Int8Matrix, threads: int = 0) -> F32:
     x_scale = np.empty(rows, np.float32)
     limit = activation_limit(weight.columns)
     parts = threads or nb.get_num_threads()
-    if parts == 1 or weight.packed.size * rows < 200_000:
+    if parts == 1 or weight.packed.size * rows < WORTH_THREADS:
         _linear_serial(x, limit, weight.packed, weight.scale, q, x_scale, out)
     else:
         _linear_parallel(x, limit, weight.packed, weight.scale, q, x_scale, out, parts)

@@ -20,15 +20,20 @@ BLOCK = 64  # rows whose best sketch score stands for them all
 
 
 class Sketch(NamedTuple):
-    """N is padded to a multiple of BLOCK. packed uint8 [N/8, K/4, 8, 2]: a byte holds columns 4j + i (low four bits) and 4j + 2 + i (high), each plus 8;
-    scale float32 [N], 0 for padding rows."""
+    """packed uint8 [N/8, K/4, 8, 2]: a byte holds columns 4j + i (low four bits) and 4j + 2 + i (high), each plus 8.
+
+    scale float32 [N], 0 for padding rows; N is padded to a multiple of BLOCK.
+    """
 
     packed: U8
     scale: F32
 
 
 def sketch_of(weight: Int8Matrix) -> Sketch:
-    """A matrix rounded to 4 bits, -7 to 7, one scale a row, rows padded to whole blocks. ValueError where the columns are no multiple of 4."""
+    """A matrix rounded to 4 bits, -7 to 7, one scale a row, rows padded to whole blocks.
+
+    ValueError where the columns are no multiple of 4.
+    """
     if weight.columns % 4:
         raise ValueError(f"a sketch needs columns in fours, not {weight.columns}")
     rows = -(-weight.packed.shape[0] * 8 // BLOCK) * BLOCK

@@ -41,10 +41,13 @@ def judge(model: decoder.Model, codec: TextCodec, kind: Kind) -> Judge:
     return Judge(model, codec, kind, closing)
 
 
-def prompt(j: Judge, text: str, history: Sequence[Message], max_history: int, instructions: str = "") -> list[int]:
-    """Token ids up to the end of the caller's words; of the turns before, the last that fit `max_history` tokens.
+def prompt(
+    j: Judge, text: str, history: Sequence[Message], max_history: int, instructions: str = ""
+) -> tuple[list[int], int]:
+    """Token ids, and how many of them end with the caller's words; of the turns before, the last that fit `max_history`.
 
-    With a conversation's own history and instructions it is the beginning of the prompt that asks for the reply.
+    The ids go on to the end of the prompt that asks for the reply to these words, if that begins with the bare words'
+    tokens; so reading them serves both. Without words: the conversation so far.
     """
     turns = list(history)
     empty = len(render(j.codec, j.kind, [], instructions))
@@ -54,9 +57,14 @@ def prompt(j: Judge, text: str, history: Sequence[Message], max_history: int, in
     if j.kind == "chatml":
         start = j.codec.special["<|im_start|>"]
         ids = ids[: len(ids) - ids[::-1].index(start) - 1]  # without the assistant's opening
-        return [*ids, start, *encode(j.codec, "user"), *encode(j.codec, "\n"), *encode(j.codec, bare)]
-    opening = encode(j.codec, "Assistant:")
-    return [*ids[: len(ids) - len(opening)], *encode(j.codec, f"Caller: {bare}")]
+        words = [*ids, start, *encode(j.codec, "user"), *encode(j.codec, "\n"), *encode(j.codec, bare)]
+    else:
+        ids = ids[: len(ids) - len(encode(j.codec, "Assistant:"))]
+        words = [*ids, *encode(j.codec, f"Caller: {bare}")]
+    if not bare:
+        return ids, len(ids)
+    whole = render(j.codec, j.kind, [*turns, Message("user", text)], instructions)
+    return (whole, len(words)) if whole[: len(words)] == words else (words, len(words))
 
 
 def probability(j: Judge, logits: NDArray[np.float32]) -> float:

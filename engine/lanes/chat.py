@@ -55,19 +55,33 @@ class ChatLane:
         """Score an end of words; asked about no words, it only reads the conversation in advance."""
         started = time.monotonic()
         history = [chat_prompts.Message(m.role, m.content) for m in body.messages]
-        ids = end_of_words.prompt(self._judge, body.text, history, body.max_tokens, body.instructions)
-        yield from self._read(stream, ids)
-        logits = decoder.forward(self._model.weights, self._model.config, stream.state, ids[stream.state.length :])
-        score = end_of_words.probability(self._judge, logits) if body.text.strip() else 0.0
+        ids, num_words = end_of_words.prompt(self._judge, body.text, history, body.max_tokens, body.instructions)
+        w, cfg = self._model.weights, self._model.config
+        yield from self._read(stream, ids[:num_words])
+        kv: decoder.KV = stream.state
+        score = 0.0
+        if not body.text.strip():
+            decoder.extend(w, cfg, kv, ids[kv.length :])
+        elif len(ids) > num_words:  # the reply's first token comes with the same reading
+            logits = decoder.forward_two(w, cfg, kv, ids[kv.length :], num_words - 1 - kv.length)
+            score = end_of_words.probability(self._judge, logits)
+        else:
+            score = end_of_words.probability(self._judge, decoder.forward(w, cfg, kv, ids[kv.length :]))
         stream.send(tag, p.TurnScore(score, 1000 * (time.monotonic() - started)))
 
     def _read(self, stream: Stream, ids: list[int]) -> Generator[None, None, int]:
         """Bring the stream's cache to all but the last chunk of `ids` -> tokens that some cache held already.
 
         The longest beginning of `ids` that any cache of this lane holds is not computed again: sessions share
-        instructions, and a reply's prompt begins with the words that were judged just before.
+        instructions, and a reply's prompt was often read when its words were judged.
         """
         own: decoder.KV = stream.state
+        caches = (own, *(s.state for s in self._open))
+        whole = next((kv for kv in caches if kv.ahead is not None and kv.tokens == ids), None)
+        if whole is not None:  # read to its end, and its first token computed
+            if whole is not own:
+                stream.state = decoder.copy_kv(whole, len(ids))
+            return len(ids)
         cached = _common(own.tokens, ids)
         other = max((self._opening, *(s.state for s in self._open)), key=lambda kv: _common(kv.tokens, ids))
         if (shared := _common(other.tokens, ids)) > cached + WORTH_COPYING:
@@ -96,9 +110,10 @@ class ChatLane:
         kv: decoder.KV = stream.state
         w, cfg = self._model.weights, self._model.config
         if limit == 0:
-            decoder.extend(w, cfg, kv, ids[kv.length :])
+            if kv.length < len(ids):
+                decoder.extend(w, cfg, kv, ids[kv.length :])
             return
-        logits = decoder.forward_top(w, cfg, kv, ids[kv.length :])
+        logits = kv.ahead if kv.ahead is not None else decoder.forward_top(w, cfg, kv, ids[kv.length :])
         yield
         params = replace(self._style.sampling, seed=body.seed)
         if body.temperature is not None:
