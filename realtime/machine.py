@@ -1,8 +1,8 @@
 """`step(state, input) -> (state, effects)`: the whole session as one pure function.
 
 No clock, no I/O, no randomness, no await: a barge-in observes and acts in one step by construction. The work is in
-`turn` (the user's side) and `response` (the reply's side); this file dispatches, handles requests about the
-conversation and the session itself, and couples the two sides at the end of each step.
+`turn` (the user's side) and `response`, `flight`, `ending` (the reply's side); this file dispatches, handles requests
+about the conversation and the session itself, and couples the two sides at the end of each step.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import alphabet as a
+from . import ending, flight, response, turn
 from . import events as e
-from . import response, turn
 from .conversation import Message
 from .draft import Draft
 from .effects import Close, Effect, PrimeChat, StopStt
@@ -55,13 +55,13 @@ def _dispatch(d: Draft, ev: e.Input) -> None:
         case e.AudioAppended():
             turn.audio_appended(d, ev)
         case e.FrameDue():
-            response.frame_due(d, ev)
+            flight.frame_due(d, ev)
         case e.ChatDelta():
-            response.chat_delta(d, ev)
+            flight.chat_delta(d, ev)
         case e.PhrasePlanned():
-            response.phrase_planned(d, ev)
+            flight.phrase_planned(d, ev)
         case e.PlayoutDrained():
-            response.playout_drained(d, ev)
+            flight.playout_drained(d, ev)
         case e.TimerFired():
             _timer(d, ev)
         case e.SttPartial():
@@ -73,13 +73,13 @@ def _dispatch(d: Draft, ev: e.Input) -> None:
         case e.EouVerdict():
             turn.eou_verdict(d, ev)
         case e.ChatDone():
-            response.chat_done(d, ev)
+            flight.chat_done(d, ev)
         case e.ChatFailed():
-            response.chat_failed(d, ev)
+            flight.chat_failed(d, ev)
         case e.SpeechDone():
-            response.speech_done(d, ev)
+            flight.speech_done(d, ev)
         case e.SpeechFailed():
-            response.speech_failed(d, ev)
+            flight.speech_failed(d, ev)
         case e.UpdateSession():
             _update(d, ev)
         case e.CommitBuffer():
@@ -111,7 +111,7 @@ def _dispatch(d: Draft, ev: e.Input) -> None:
         case e.DrainRequested():
             terminate(d, "draining")
         case e.EngineLost():
-            response.fail_all(d, "engine_unavailable")
+            ending.fail_all(d, "engine_unavailable")
             turn.classifier_lost(d)
             d.arm("engine", d.at + ENGINE_PATIENCE_MS)
         case e.EngineBack():
@@ -144,9 +144,9 @@ def terminate(d: Draft, reason: a.EndReason) -> None:
     """End the session: what runs is closed, then `session.done`, then the transport."""
     cause = "client_cancelled" if reason == "client_closed" else "turn_detected"
     if reason == "engine_unavailable":
-        response.fail_all(d, reason)
+        ending.fail_all(d, reason)
     else:
-        response.cancel_all(d, cause)
+        ending.cancel_all(d, cause)
     if not isinstance(d.s.vad, Silent):
         d.do(StopStt(d.s.vad.item_id))
     d.disarm(*d.s.timers)
@@ -178,7 +178,7 @@ def _timer(d: Draft, ev: e.TimerFired) -> None:
             turn.barge_in_timer(d)
         case "drain_cap":
             if live(d.s.resp) is not None:
-                response.drain_cap(d)
+                flight.drain_cap(d)
         case "max_duration":
             terminate(d, "max_duration")
         case "engine":

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import alphabet as a
+from . import ending, predicted, response
 from . import events as e
-from . import response
 from .conversation import Message, Part
 from .detector import (
     WINDOW_MS,
@@ -139,7 +139,7 @@ def commit_candidate(d: Draft) -> None:
         return
     d.disarm("barge_in")
     if live(d.s.resp) is not None:
-        response.barge_in(d)
+        ending.barge_in(d)
     _announce(d, vad.item_id, vad.audio_start_ms, vad.voiced_ms)
 
 
@@ -318,7 +318,7 @@ def detection_changed(d: Draft, before: TurnDetection | None) -> None:
     vad = d.s.vad
     if td is None and before is not None:
         d.disarm("commit", "hard_cap", "eou_timeout", "barge_in")
-        response.drop_prediction(d)
+        ending.drop_prediction(d)
         if isinstance(vad, Speaking):  # it waits for the client's commit
             flush = d.token()
             d.set(vad=Stopped(vad.item_id, vad.audio_start_ms, d.s.audio_ms, vad.voiced_ms, d.at, flush, None))
@@ -365,7 +365,7 @@ def _predict(d: Draft, vad: Stopped, transcript: e.Transcript) -> None:
         return
     text = "" if _noise(d, vad.audio_end_ms - vad.audio_start_ms, transcript) else transcript.text.strip()
     if text and vad.voiced_ms >= s.min_speech_ms:
-        response.predict(d, Message(vad.item_id, "user", (Part("input_audio", text),)))
+        predicted.predict(d, Message(vad.item_id, "user", (Part("input_audio", text),)))
 
 
 def _noise(d: Draft, audio_ms: int, transcript: e.Transcript) -> bool:
