@@ -29,6 +29,7 @@ class _Response:
     started: int = 0
     cleared: int = 0
     stopped: int = 0
+    paused: bool = False
     done: bool = False
     num_deltas: int = 0
     bytes_: int = 0
@@ -122,11 +123,18 @@ def _of_response(t: _Trace, ev: Event, kind: str, lead_ms: int, bad: Any) -> Non
         return
     if kind == "response.output_audio.delta":
         r.num_deltas += 1
+        if r.paused:
+            bad("W10", f"{rid}: audio while paused")
         r.bytes_ += len(base64.b64decode(ev["delta"]))
     elif kind == "output_audio_buffer.started":
         r.started += 1
         if r.started > 1 or r.num_deltas == 0:
             bad("W10", f"{rid}: not once, after its first audio delta")
+    elif kind in ("output_audio_buffer.paused", "output_audio_buffer.resumed"):
+        pausing = kind.endswith("paused")
+        if r.paused == pausing or r.started == 0 or r.cleared:
+            bad("W10", f"{rid}: not between started and its end, or twice")
+        r.paused = pausing
     elif kind == "output_audio_buffer.cleared":
         r.cleared += 1
     elif kind == "response.done":

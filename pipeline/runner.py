@@ -196,6 +196,8 @@ class SessionRunner:
                 self.hearing.prepare(effect)
             case f.FlushStt():
                 self.hearing.flush(effect)
+            case f.AskPartial(item_id):
+                self.hearing.ask_partial(item_id)
             case f.StopStt(item_id):
                 self.hearing.stop(item_id)
             case f.SealBuffer():

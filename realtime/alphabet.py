@@ -267,6 +267,20 @@ class OutputStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputPaused:
+    """Extended: somebody may be speaking; the reply waits where it is."""
+
+    response_id: ResponseId
+
+
+@dataclass(frozen=True, slots=True)
+class OutputResumed:
+    """Extended: it was nothing; the reply goes on at the next sample."""
+
+    response_id: ResponseId
+
+
+@dataclass(frozen=True, slots=True)
 class OutputStopped:
     response_id: ResponseId
 
@@ -310,6 +324,8 @@ ServerEvent = (
     | ArgumentsDelta
     | ArgumentsDone
     | OutputStarted
+    | OutputPaused
+    | OutputResumed
     | OutputStopped
     | OutputCleared
 )

@@ -68,6 +68,13 @@ class FlushStt:
 
 
 @dataclass(frozen=True, slots=True)
+class AskPartial:
+    """Say soon what this utterance holds so far; ignored while an earlier question is open."""
+
+    item_id: ItemId
+
+
+@dataclass(frozen=True, slots=True)
 class StopStt:
     """Forget this utterance."""
 
@@ -117,7 +124,7 @@ class StartChat:
 
 @dataclass(frozen=True, slots=True)
 class HoldOutput:
-    """Audio of this epoch is made ready but not written until it is released."""
+    """Audio of this epoch is made ready but not written until it is released; it goes on at the very next sample."""
 
     epoch: Epoch
 
@@ -163,6 +170,7 @@ Effect = (
     | StartStt
     | PrepareStt
     | FlushStt
+    | AskPartial
     | StopStt
     | SealBuffer
     | DropAudio

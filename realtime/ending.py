@@ -57,6 +57,16 @@ def retire(
     return snapshot
 
 
+def complete(d: Draft) -> None:
+    """Everything was said and heard."""
+    resp = live(d.s.resp)
+    assert resp is not None
+    if resp.chat.limited:
+        retire(d, "incomplete", reason="max_output_tokens")
+    else:
+        retire(d, "completed")
+
+
 def _close_item(d: Draft, resp: Streaming | Drain, snapshot: int, natural: bool) -> Message:
     """Close the message item's brackets. What was heard is what stays."""
     plan, v, item_id = resp.plan, resp.voice, resp.item_id
@@ -77,7 +87,7 @@ def _close_item(d: Draft, resp: Streaming | Drain, snapshot: int, natural: bool)
         d.emit(a.ContentPartDone(plan.id, item_id, 0, part))
     whole = natural or (not plan.spoken and resp.chat.done)
     status: Status = "completed" if whole else "incomplete"
-    item = Message(item_id, "assistant", (part,), status, v.words, snapshot)
+    item = Message(item_id, "assistant", (part,), status, v.words if plan.spoken else (), snapshot)
     d.set(conversation=d.s.conversation.put(item))
     d.emit(a.ItemDone(item, d.s.conversation.before(item_id)))
     d.emit(a.OutputItemDone(plan.id, 0, item))

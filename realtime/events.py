@@ -214,10 +214,14 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class SttPartial:
+    """What was heard so far; the first `stable_chars` are final. The scores are for the noise gate."""
+
     at: float
     item_id: ItemId
     text: str
     stable_chars: int
+    avg_logprob: float | None = None
+    no_speech_prob: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from . import alphabet as a
 from . import events as e
 from .conversation import Message, Part
 from .draft import Draft
-from .ending import drop_prediction, finish_out_of_band, retire
+from .ending import complete, drop_prediction, finish_out_of_band, retire
 from .ids import Epoch, ItemId
-from .state import Chat, Created, Drain, Live, OutOfBand, Plan, Predicted, Streaming, live
+from .state import Chat, Created, Drain, Held, Live, OutOfBand, Plan, Predicted, Streaming, live
 
 
 def _draft_of(d: Draft, epoch: Epoch) -> Predicted | None:
@@ -24,6 +24,20 @@ def _draft_of(d: Draft, epoch: Epoch) -> Predicted | None:
 def _of_epoch(d: Draft, epoch: Epoch) -> Live | None:
     resp = live(d.s.resp)
     return resp if resp is not None and resp.plan.epoch == epoch else None
+
+
+def keep(d: Draft, resp: Live | Predicted) -> None:
+    """Put a changed response back, inside its hold where it is held."""
+    held = d.s.resp
+    d.set(resp=replace(held, inner=resp) if isinstance(held, Held) and not isinstance(resp, Predicted) else resp)
+
+
+def _fails(d: Draft, error_code: str) -> None:
+    """Chat or TTS has failed. A held response learns of it when it is resumed."""
+    if isinstance(d.s.resp, Held):
+        d.set(resp=replace(d.s.resp, failure=error_code))
+    else:
+        retire(d, "failed", error_code=error_code)
 
 
 def _oob_of(d: Draft, epoch: Epoch) -> OutOfBand | None:
@@ -63,11 +77,11 @@ def chat_delta(d: Draft, ev: e.ChatDelta) -> None:
         return
     chat = _wrote(d, resp.chat, ev.text)
     if resp.plan.spoken:
-        d.set(resp=replace(resp, chat=chat))
+        keep(d, replace(resp, chat=chat))
         return
     item_id = _open_item(d, resp.plan, "text") if isinstance(resp, Created) else resp.item_id
     d.emit(a.TextDelta(resp.plan.id, item_id, 0, ev.text))
-    d.set(resp=Streaming(resp.plan, item_id, chat, resp.voice))
+    keep(d, Streaming(resp.plan, item_id, chat, resp.voice))
 
 
 def chat_done(d: Draft, ev: e.ChatDone) -> None:
@@ -91,7 +105,7 @@ def chat_done(d: Draft, ev: e.ChatDone) -> None:
     resp = _of_epoch(d, ev.epoch)
     if resp is None:
         return
-    d.set(resp=replace(resp, chat=close(resp.chat)))
+    keep(d, replace(resp, chat=close(resp.chat)))
     advance(d)
 
 
@@ -103,20 +117,20 @@ def chat_failed(d: Draft, ev: e.ChatFailed) -> None:
         finish_out_of_band(d, out, "failed", error_code="llm_error")
     elif _of_epoch(d, ev.epoch) is not None:
         d.note("llm", "failed", message=ev.message)
-        retire(d, "failed", error_code="llm_error")
+        _fails(d, "llm_error")
 
 
 def phrase_planned(d: Draft, ev: e.PhrasePlanned) -> None:
     resp = _of_epoch(d, ev.epoch) or _draft_of(d, ev.epoch)
     if resp is not None and not resp.voice.cleared:
         v = resp.voice
-        d.set(resp=replace(resp, voice=replace(v, words=v.words + ev.words, planned_ms=ev.planned_ms)))
+        keep(d, replace(resp, voice=replace(v, words=v.words + ev.words, planned_ms=ev.planned_ms)))
 
 
 def speech_done(d: Draft, ev: e.SpeechDone) -> None:
     resp = _of_epoch(d, ev.epoch) or _draft_of(d, ev.epoch)
     if resp is not None:
-        d.set(resp=replace(resp, voice=replace(resp.voice, done=True)))
+        keep(d, replace(resp, voice=replace(resp.voice, done=True)))
         advance(d)
 
 
@@ -125,13 +139,13 @@ def speech_failed(d: Draft, ev: e.SpeechFailed) -> None:
         drop_prediction(d)
     elif _of_epoch(d, ev.epoch) is not None:
         d.note("tts_req", "failed", message=ev.message)
-        retire(d, "failed", error_code="tts_error")
+        _fails(d, "tts_error")
 
 
 def frame_due(d: Draft, ev: e.FrameDue) -> None:
     """The pacer's next frame goes out, and with it the words that begin in it."""
     resp = _of_epoch(d, ev.epoch)
-    if resp is None or resp.voice.cleared:
+    if resp is None or resp.voice.cleared or isinstance(d.s.resp, Held):
         return
     first = isinstance(resp, Created)
     item_id = _open_item(d, resp.plan, "audio") if isinstance(resp, Created) else resp.item_id
@@ -155,20 +169,18 @@ def playout_drained(d: Draft, ev: e.PlayoutDrained) -> None:
     resp = _of_epoch(d, ev.epoch)
     if resp is not None:
         voice = replace(resp.voice, played_ms=ev.played_ms, frame_at=d.at)
-        d.set(resp=replace(resp, voice=voice))
+        keep(d, replace(resp, voice=voice))
         advance(d)
 
 
 def advance(d: Draft) -> None:
-    """Move on where chat and speech allow it: to Drain, or to the end."""
+    """Move on where chat and speech allow it: to Drain, or to the end. A held response waits."""
     resp = live(d.s.resp)
-    if resp is None or not resp.chat.done:
+    if resp is None or not resp.chat.done or isinstance(d.s.resp, Held):
         return
-    status: a.ResponseStatus = "incomplete" if resp.chat.limited else "completed"
-    reason = "max_output_tokens" if resp.chat.limited else None
     v = resp.voice
     if not resp.plan.spoken or v.cleared or (v.done and v.played_ms >= v.planned_ms):
-        retire(d, status, reason=reason)
+        complete(d)
         return
     if v.done and isinstance(resp, Streaming):
         s = d.s.settings

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import alphabet as a
-from . import ending, flight, response, turn
+from . import candidate, ending, flight, response, sound, turn
 from . import events as e
 from .conversation import Message
 from .draft import Draft
@@ -44,6 +44,7 @@ def step(state: Session, ev: e.Input) -> tuple[Session, tuple[Effect, ...]]:
             raise ValueError("a session is opened once")
     d = Draft(state, ev.at)
     _dispatch(d, ev)
+    candidate.settle(d)
     response.settle(d)
     return d.s, tuple(d.out)
 
@@ -51,9 +52,9 @@ def step(state: Session, ev: e.Input) -> tuple[Session, tuple[Effect, ...]]:
 def _dispatch(d: Draft, ev: e.Input) -> None:
     match ev:
         case e.VadWindow():
-            turn.vad_window(d, ev)
+            sound.vad_window(d, ev)
         case e.AudioAppended():
-            turn.audio_appended(d, ev)
+            sound.audio_appended(d, ev)
         case e.FrameDue():
             flight.frame_due(d, ev)
         case e.ChatDelta():
@@ -65,11 +66,11 @@ def _dispatch(d: Draft, ev: e.Input) -> None:
         case e.TimerFired():
             _timer(d, ev)
         case e.SttPartial():
-            turn.stt_partial(d, ev)
+            sound.stt_partial(d, ev)
         case e.SttStopTranscript():
-            turn.stop_transcript(d, ev)
+            sound.stop_transcript(d, ev)
         case e.SttFailed():
-            turn.stt_failed(d, ev)
+            sound.stt_failed(d, ev)
         case e.EouVerdict():
             turn.eou_verdict(d, ev)
         case e.ChatDone():
@@ -83,6 +84,7 @@ def _dispatch(d: Draft, ev: e.Input) -> None:
         case e.UpdateSession():
             _update(d, ev)
         case e.CommitBuffer():
+            candidate.claim(d)
             turn.commit_buffer(d, ev)
         case e.ClearBuffer():
             turn.clear_buffer(d, ev)
@@ -164,7 +166,8 @@ def terminate(d: Draft, reason: a.EndReason) -> None:
 
 
 def _timer(d: Draft, ev: e.TimerFired) -> None:
-    if d.s.timers.get(ev.key) != ev.token:
+    armed = d.s.timers.get(ev.key)
+    if armed is None or armed.token != ev.token:
         return
     d.set(timers={k: v for k, v in d.s.timers.items() if k != ev.key})
     match ev.key:
@@ -175,7 +178,11 @@ def _timer(d: Draft, ev: e.TimerFired) -> None:
         case "eou_timeout":
             turn.eou_timeout(d)
         case "barge_in":
-            turn.barge_in_timer(d)
+            candidate.barge_in_timer(d)
+        case "hold_cap":
+            candidate.hold_cap(d)
+        case "partial":
+            candidate.partial_timer(d)
         case "drain_cap":
             if live(d.s.resp) is not None:
                 flight.drain_cap(d)
@@ -197,7 +204,7 @@ def _update(d: Draft, ev: e.UpdateSession) -> None:
     if after.voice != before.voice and live(d.s.resp) is not None:
         d.note("state", "voice_changes_at_next_response")
     d.set(settings=after, updated=True)
-    turn.detection_changed(d, before.turn_detection)
+    sound.detection_changed(d, before.turn_detection)
     _rearm_duration(d, before, after)
     d.emit(a.SessionUpdated(d.s.id, after))
     if after.instructions != before.instructions and live(d.s.resp) is None:

@@ -1,6 +1,7 @@
 """A reply that is begun before the turn has ended, in case it ends as it stands (SPEC section 8, Predicted).
 
-Nothing of it is on the wire. It is adopted by a response that would ask chat the very same, else dropped without a trace.
+Nothing of it is on the wire. It is adopted by a response that would ask chat the very same, else dropped without a
+trace.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The reply's side of the machine, as it is asked for: `response.create`, cancel, clear, truncate (SPEC sections 8, 10).
+"""The reply's side of the machine, as it is asked for: create, cancel, clear, truncate (SPEC sections 8, 10).
 
 It knows the conversation, chat's text and the playout clock; of the user's side only whether the user is silent. What a
 response then goes through is in `flight`, how it ends in `ending`.
@@ -15,7 +15,7 @@ from .conversation import Message, words_heard
 from .draft import Draft
 from .effects import FlushOutput
 from .ending import drop_prediction, finish_out_of_band, retire, settle_cut
-from .flight import advance
+from .flight import advance, keep
 from .predicted import adopt
 from .state import Active, Created, Drain, OutOfBand, Parked, Predicted, Session, Silent, Stopped, Streaming, live
 
@@ -93,7 +93,7 @@ def clear_output(d: Draft, ev: e.ClearOutput) -> None:
     d.do(FlushOutput(resp.plan.epoch))
     d.emit(a.OutputCleared(resp.plan.id))
     voice = replace(resp.voice, cleared=True, cap_ms=played)
-    d.set(resp=replace(resp, voice=voice))
+    keep(d, replace(resp, voice=voice))
     advance(d)
 
 
@@ -109,7 +109,7 @@ def truncate(d: Draft, ev: e.TruncateItem) -> None:
     resp = live(d.s.resp)
     if isinstance(resp, Streaming | Drain) and resp.item_id == item.id:
         heard = min(ev.audio_end_ms, resp.voice.played_at(d.at))
-        d.set(resp=replace(resp, voice=replace(resp.voice, cap_ms=heard)))
+        keep(d, replace(resp, voice=replace(resp.voice, cap_ms=heard)))
     else:
         heard = min(ev.audio_end_ms, item.audio_ms)
         if item.words and heard < item.audio_ms:

@@ -42,7 +42,12 @@ class TurnDetection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BargeIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    mode: Literal["cancel", "off"] = "cancel"
+    mode: Literal["hold", "cancel", "off"] = "hold"
+    min_words: int = 1
+    unworded_ms: int = 800
+    boundary_ms: int = 1000
+    hold_cap_ms: int = 2000
+    backchannels: tuple[str, ...] | None = None  # null: the language's list
 
 
 class Eou(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,6 +105,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drain_cap_ceiling_ms: int = 60000
     session_max_duration_s: int = 1800
     ignored_fields: tuple[str, ...] = ()
+
+    @property
+    def interrupts(self) -> bool:
+        """Whether speech over a reply may cut it."""
+        td = self.turn_detection
+        return td is not None and td.interrupt_response and self.barge_in.mode != "off"
 
 
 Check = Callable[[Any], Any]
@@ -226,6 +237,12 @@ def noise_reduction(value: Any) -> JsonObject | None:
     return {"type": value["type"]}
 
 
+def phrases(value: Any) -> list[str]:
+    if not isinstance(value, list) or len(value) > 500 or not all(isinstance(x, str) and len(x) <= 100 for x in value):
+        raise ValueError("must be a list of at most 500 short strings")
+    return value
+
+
 def thresholds(value: Any) -> dict[str, float]:
     if not isinstance(value, dict):
         raise ValueError("must be an object of language: number")
@@ -289,7 +306,12 @@ FIELDS: tuple[Field, ...] = (
     _turn("barge_in_delay_ms", integer(0, 1000), "cancel mode: further speech before a reply is cut"),
     _turn("create_response", flag, "answer each turn by itself"),
     _turn("interrupt_response", flag, "speech over a reply cuts it"),
-    _same("barge_in.mode", choice("cancel", "off"), "what speech over a reply does"),
+    _same("barge_in.mode", choice("hold", "cancel", "off"), "what speech over a reply does"),
+    _same("barge_in.min_words", integer(1, 20), "hold: words that take the floor"),
+    _same("barge_in.unworded_ms", integer(100, 10000), "hold: voiced speech that takes the floor without words"),
+    _same("barge_in.boundary_ms", integer(0, 10000), "hold: so near the reply's end any word is an answer"),
+    _same("barge_in.hold_cap_ms", integer(100, 10000), "hold: longest pause before the floor is given"),
+    _same("barge_in.backchannels", nullable(phrases), "sounds that take no floor; null: a list per language"),
     _same("eou.kind", choice("vad", "audio"), "classifier of the end of an utterance"),
     _same("eou.p_threshold", number(0, 1), "end-of-turn probability that counts"),
     _same("eou.thresholds", thresholds, "per language, instead of p_threshold"),

@@ -45,12 +45,28 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """Where speech stopped: `flush` is the stop transcript that was asked for, `last_voiced_at` wall time."""
+
+    flush: int
+    audio_end_ms: int
+    last_voiced_ms: int
+    last_voiced_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
-    """Confirmed speech over a response, not announced yet."""
+    """Speech over a response, not announced yet.
+
+    Hold mode makes one at the raw onset, before it is `confirmed`. After a `pause` the stop transcript decides.
+    """
 
     item_id: ItemId
     audio_start_ms: int
     voiced_ms: int
+    earlier_voiced_ms: int = 0
+    confirmed: bool = True
+    pause: Pause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +194,25 @@ class Drain:
     voice: Voice
 
 
-RespPhase = Idle | Predicted | Created | Streaming | Drain
 Live = Created | Streaming | Drain
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A live response as it was, its output paused by a candidate; chat and TTS go on inside.
+
+    `heard_ms` is the playout clock at the onset. `cap_left_ms`: what was left of the drain cap. `failure`: the code of
+    a failure of chat or TTS that waits for what becomes of the candidate. `told`: the client knows of the pause.
+    """
+
+    inner: Live
+    heard_ms: int
+    cap_left_ms: float | None
+    told: bool
+    failure: str | None = None
+
+
+RespPhase = Idle | Predicted | Created | Streaming | Drain | Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +247,14 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True)
+class Armed:
+    """A running timer: the token that its firing must carry, and its wall time."""
+
+    token: int
+    due: float
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     """The whole state. `token` numbers timers, flushes and questions; `epoch` responses."""
 
@@ -230,7 +271,7 @@ class Session:
     detector: Detector = Detector()
     conversation: Conversation = Conversation()
     sealed: tuple[Sealed, ...] = ()
-    timers: Mapping[str, int] = field(default_factory=dict)  # key -> token of the armed timer
+    timers: Mapping[str, Armed] = field(default_factory=dict)
     epoch: Epoch = Epoch(0)
     token: int = 0
     audio_ms: int = 0  # input audio reaches this far
@@ -241,5 +282,7 @@ class Session:
 
 
 def live(resp: RespPhase) -> Live | None:
-    """The response that has a `response.created` and no `response.done` yet."""
+    """The response that has a `response.created` and no `response.done` yet, held or not."""
+    if isinstance(resp, Held):
+        return resp.inner
     return resp if isinstance(resp, Created | Streaming | Drain) else None

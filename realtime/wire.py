@@ -418,6 +418,10 @@ def render(ev: a.ServerEvent, dialect: Dialect, audio: bytes = b"", model_used: 
             return _call(kind, response_id, item_id, index, call_id=call_id, name=name, arguments=arguments)
         case a.OutputStarted(response_id):
             return {"type": "output_audio_buffer.started", "response_id": response_id} if extended else None
+        case a.OutputPaused(response_id):
+            return {"type": "output_audio_buffer.paused", "response_id": response_id} if extended else None
+        case a.OutputResumed(response_id):
+            return {"type": "output_audio_buffer.resumed", "response_id": response_id} if extended else None
         case a.OutputStopped(response_id):
             return {"type": "output_audio_buffer.stopped", "response_id": response_id} if extended else None
         case a.OutputCleared(response_id):

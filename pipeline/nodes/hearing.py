@@ -168,12 +168,22 @@ class Hearing:
             utterance.stream.feed(tag, body)
 
     def _maybe_partial(self, utterance: Utterance) -> None:
-        due = self.store.end - utterance.last_partial_at >= PARTIAL_EVERY_MS * PER_MS
-        if self._partials and due and utterance.stream is not None and not utterance.partial_open:
-            utterance.last_partial_at = self.store.end
-            utterance.partial_open = True
-            num = self.store.end - utterance.start
-            utterance.stream.feed(-2, p.Transcribe(num, num, "partial"), due_ms=200)
+        """What the client sees while somebody speaks; it may wait."""
+        if self._partials and self.store.end - utterance.last_partial_at >= PARTIAL_EVERY_MS * PER_MS:
+            self._partial(utterance, due_ms=200)
+
+    def ask_partial(self, item_id: ItemId) -> None:
+        """What decides whether a reply goes on; it is urgent."""
+        if (utterance := self._utterances.get(item_id)) is not None:
+            self._partial(utterance, due_ms=0)
+
+    def _partial(self, utterance: Utterance, due_ms: float) -> None:
+        if utterance.stream is None or utterance.partial_open:
+            return
+        utterance.last_partial_at = self.store.end
+        utterance.partial_open = True
+        num = self.store.end - utterance.start
+        utterance.stream.feed(-2, p.Transcribe(num, num, "partial"), due_ms)
 
     def _words(self, item_id: ItemId, tag: int, body: p.Answer) -> None:
         utterance = self._utterances.get(item_id)
@@ -181,7 +191,8 @@ class Hearing:
             return
         if tag == -2:
             utterance.partial_open = False
-            self._tell(e.SttPartial(self._now(), item_id, body.text, body.stable_chars))
+            scores = (body.avg_logprob, body.no_speech_prob)
+            self._tell(e.SttPartial(self._now(), item_id, body.text, body.stable_chars, *scores))
             return
         utterance.asked.pop(tag, None)
         transcript = e.Transcript(body.text, body.avg_logprob, body.no_speech_prob)

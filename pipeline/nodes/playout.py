@@ -52,9 +52,11 @@ class Playout:
         self._held = epoch
 
     def release(self, epoch: Epoch) -> None:
-        """Write from now on."""
+        """Write from now on, from the very sample where it stopped."""
         if self._held == epoch:
             self._held = None
+            if self._pacer is not None and self._epoch == epoch:
+                self._pacer.resume(asyncio.get_running_loop().time())
             if self._inp is not None:  # wake the node
                 self._inp.send_nowait(SpokenAudio(epoch, np.zeros(0, np.float32), False))
 

@@ -12,7 +12,7 @@ from bargein.realtime.ids import Epoch, ItemId
 from bargein.realtime.invariants import check_state
 from bargein.realtime.machine import step
 from bargein.realtime.settings import Settings, apply, parse
-from bargein.realtime.state import Session, Stopped
+from bargein.realtime.state import Session, Silent, Stopped
 
 
 class Play:
@@ -71,6 +71,12 @@ class Play:
         transcript = e.Transcript(text, scores.get("avg_logprob", -0.2), scores.get("no_speech_prob", 0.01))
         self.tell(e.SttStopTranscript(self.at, ItemId(item_id or asked.item_id), flush or asked.flush, transcript))
 
+    def partial(self, text: str, **scores: float) -> None:
+        """STT says what the open utterance holds so far."""
+        vad = self.state.vad
+        assert not isinstance(vad, Silent)
+        self.tell(e.SttPartial(self.at, vad.item_id, text, 0, scores.get("avg_logprob"), scores.get("no_speech_prob")))
+
     def verdict(self, p: float | None) -> None:
         """Answer the newest question to the classifier."""
         asked = [x for x in self.effects if isinstance(x, f.AskEou)][-1]
@@ -89,7 +95,8 @@ class Play:
 
     @property
     def epoch(self) -> Epoch:
-        return [x for x in self.effects if isinstance(x, f.StartChat)][-1].epoch
+        asked = [x for x in self.effects if isinstance(x, f.StartChat)]
+        return asked[-1].epoch if asked else self.state.epoch
 
     @property
     def prompt(self) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from bargein.realtime import events as e
 from bargein.realtime.conversation import FunctionOutput, SpokenWord
 from bargein.realtime.ids import Epoch, ItemId
 from bargein.realtime.settings import parse
-from bargein.realtime.state import Terminated, live
+from bargein.realtime.state import Candidate, Held, Speaking, Stopped, Terminated, live
 from bargein.realtime.wire import Encoder
 
 from .play import Play, user
@@ -28,6 +28,12 @@ UPDATES = [
     {"turn_detection": {"type": "semantic_vad", "interrupt_response": True, "create_response": True}},
     {"barge_in": {"mode": "off"}},
     {"barge_in": {"mode": "cancel"}},
+    {"barge_in": {"mode": "hold"}},
+    {"barge_in": {"mode": "hold", "min_words": 2, "unworded_ms": 300}},
+    {"barge_in": {"hold_cap_ms": 400, "boundary_ms": 0}},
+    {"turn_detection": {"type": "semantic_vad", "min_speech_duration_ms": 500}},
+    {"turn_detection": {"type": "semantic_vad", "min_speech_duration_ms": 0}},
+    {"barge_in": {"backchannels": ["so far"]}},
     {"output_modalities": ["text"]},
     {"output_modalities": ["audio"]},
     {"output_modalities": ["audio"]},
@@ -37,6 +43,9 @@ UPDATES = [
     {"instructions": "x"},
     {"profile": "fast"},
 ]
+
+
+TIMERS = ["commit", "hard_cap", "drain_cap", "barge_in", "hold_cap", "partial"]
 
 
 class Walker:
@@ -82,7 +91,7 @@ class Walker:
             lambda: p.tell(e.SpeechFailed(at, epoch, "x")) if rng.random() < 0.1 else None,
             lambda: p.tell(e.EngineLost(at)) if rng.random() < 0.03 else None,
             lambda: p.tell(e.EngineBack(at)),
-            lambda: p.tell(e.TimerFired(at, rng.choice(["commit", "hard_cap", "drain_cap", "barge_in"]), 1)),
+            lambda: p.tell(e.TimerFired(at, rng.choice(TIMERS), 1)),
             lambda: p.tell(e.CloseSession(at)) if rng.random() < 0.01 else None,
         ]
         chat: list[Callable[[], object]] = [
@@ -101,7 +110,10 @@ class Walker:
             words = e.Transcript(text, -0.2, rng.choice([0.0, 0.9]))
             moves += [lambda: p.tell(e.SttStopTranscript(at, x.item_id, x.flush, words))] * 4
             moves += [lambda: p.tell(e.SttFailed(at, x.item_id, x.flush, "no"))]
-            moves += [lambda: p.tell(e.SttPartial(at, x.item_id, "so far", 2))]
+        vad = p.state.vad
+        if isinstance(vad, Candidate | Speaking | Stopped):
+            text = rng.choice(["", "Mm-hm.", "so far", "Stop that now."])
+            moves += [lambda: p.tell(e.SttPartial(at, vad.item_id, text, 2, -0.2, rng.choice([0.0, 0.9])))] * 3
         if eou:
             y = rng.choice(eou)
             moves += [lambda: p.tell(e.EouVerdict(at, y.item_id, y.ask, rng.choice([None, 0.1, 0.9, 2.0])))] * 3
@@ -123,6 +135,8 @@ class Walker:
         for _ in range(self.rng.randrange(1, 20)):
             resp = live(self.p.state.resp)
             if resp is None or resp.plan.epoch != epoch or resp.voice.written_ms >= resp.voice.planned_ms:
+                return
+            if isinstance(self.p.state.resp, Held):  # the pacer waits
                 return
             written = resp.voice.written_ms + 20
             self.played[epoch] = written

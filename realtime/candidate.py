@@ -1,0 +1,217 @@
+"""Speech over a reply: may it have the floor? (SPEC section 9)
+
+In cancel mode confirmed speech is a candidate for `barge_in_delay_ms`. In hold mode the raw onset is one, the reply
+waits meanwhile, and words, the length of the speech, or the length of the pause decide. Speech that takes the floor is
+announced and becomes an utterance (`turn`); what does not leaves no trace but the pause.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from . import backchannels, ending, turn
+from . import events as e
+from .detector import WINDOW_MS, Voiced
+from .draft import Draft
+from .effects import AskPartial, FlushStt, StopStt
+from .held import hold, is_all_heard, is_near_its_end, resume
+from .ids import ItemId
+from .settings import TurnDetection
+from .state import Candidate, Held, Pause, Silent, Speaking, live
+
+FIRST_PARTIAL_MS = 250
+PARTIAL_EVERY_MS = 200
+TIMERS = ("barge_in", "hold_cap", "partial")
+
+
+# --- edges of the detector -----------------------------------------------------------------------------------------
+
+
+def onset(d: Draft, td: TurnDetection, start_ms: int, voiced_ms: int, *, confirmed: bool) -> bool:
+    """Speech (or what may be) begins. Returns whether it is a candidate: there is a reply that it could cut."""
+    mode = d.s.settings.barge_in.mode
+    if live(d.s.resp) is None or not d.s.settings.interrupts or not (confirmed or mode == "hold"):
+        return False
+    start = turn.first_ms(d, td, start_ms)
+    item_id = ItemId(d.fresh("item"))
+    d.set(vad=Candidate(item_id, start, voiced_ms, confirmed=confirmed))
+    turn.start_stt(d, item_id, start)
+    if mode == "hold":
+        hold(d)
+        d.note("bargein", "held", item_id=item_id, audio_ms=start_ms)
+        d.arm("hold_cap", d.at + d.s.settings.barge_in.hold_cap_ms)
+        d.arm("partial", d.at + FIRST_PARTIAL_MS)
+    elif td.barge_in_delay_ms > 0:
+        d.arm("barge_in", d.at + td.barge_in_delay_ms)
+    else:
+        commit(d, "confirmed")
+    return True
+
+
+def onset_lost(d: Draft) -> None:
+    """The onset was no speech. Its audio stays: it may be the first sound of what comes next."""
+    if isinstance(d.s.vad, Candidate) and not d.s.vad.confirmed:
+        suppress(d, "onset_lost")
+
+
+def started(d: Draft, vad: Candidate, voiced_ms: int) -> None:
+    """Confirmed, or speaking again after a pause."""
+    if vad.pause is not None:  # its words so far are not the last ones
+        d.arm("partial", d.at + PARTIAL_EVERY_MS)
+    d.set(vad=replace(vad, voiced_ms=vad.earlier_voiced_ms + voiced_ms, confirmed=True, pause=None))
+
+
+def stopped(d: Draft, vad: Candidate, end_ms: int, last_voiced_ms: int) -> None:
+    """The speech has stopped. Held: its words decide; else it was too short to take the floor."""
+    if not isinstance(d.s.resp, Held):
+        suppress(d, "too_short")
+        return
+    pause = Pause(d.token(), end_ms, last_voiced_ms, d.at - (end_ms - last_voiced_ms))
+    d.disarm("partial")
+    d.set(vad=replace(vad, earlier_voiced_ms=vad.voiced_ms, pause=pause))
+    d.do(FlushStt(vad.item_id, pause.flush, end_ms, last_voiced_ms))
+
+
+def grow(d: Draft, vad: Candidate, phase: Voiced) -> None:
+    """More voice: without words it takes the floor after `unworded_ms`."""
+    voiced = vad.earlier_voiced_ms + phase.voiced_ms
+    d.set(vad=replace(vad, voiced_ms=voiced))
+    if isinstance(d.s.resp, Held) and voiced >= d.s.settings.barge_in.unworded_ms:
+        commit(d, "length")
+
+
+# --- evidence ------------------------------------------------------------------------------------------------------
+
+
+def partial(d: Draft, vad: Candidate, ev: e.SttPartial) -> None:
+    """What STT hears so far."""
+    if not isinstance(d.s.resp, Held) or not vad.confirmed or vad.pause is not None:
+        return
+    said = e.Transcript(ev.text, ev.avg_logprob, ev.no_speech_prob)
+    if _claims(d, evidence(d, said, d.s.audio_ms - vad.audio_start_ms)):
+        commit(d, "words")
+
+
+def stop_transcript(d: Draft, vad: Candidate, transcript: e.Transcript) -> None:
+    """The words of speech that has stopped: they have the floor, or the reply goes on."""
+    assert vad.pause is not None and isinstance(d.s.resp, Held)
+    said = evidence(d, transcript, vad.pause.audio_end_ms - vad.audio_start_ms)
+    if said and is_near_its_end(d.s.resp, d.s.settings.barge_in.boundary_ms):
+        commit(d, "answer", transcript)
+    elif _claims(d, said):
+        commit(d, "words", transcript)
+    else:
+        d.note("bargein", "no_claim", item_id=vad.item_id, text=transcript.text)
+        suppress(d, "backchannel" if said else "no_words")
+
+
+def stt_failed(d: Draft, vad: Candidate) -> None:
+    """No words will come: nothing speaks for an interruption."""
+    suppress(d, "stt_failed")
+
+
+def evidence(d: Draft, transcript: e.Transcript, audio_ms: int) -> list[str]:
+    """The normalised words of a candidate that count."""
+    return [] if turn.is_gated(d, audio_ms, transcript) else backchannels.words(transcript.text)
+
+
+def _claims(d: Draft, said: list[str]) -> bool:
+    """Whether these words take the floor: enough of them, and not all backchannels."""
+    s = d.s.settings
+    stt = s.transcription
+    own = s.barge_in.backchannels
+    known = backchannels.default(stt.language if stt else None) if own is None else backchannels.phrases(own)
+    return len(said) >= s.barge_in.min_words and not backchannels.are_backchannels(said, known)
+
+
+# --- timers --------------------------------------------------------------------------------------------------------
+
+
+def barge_in_timer(d: Draft) -> None:
+    """The delay is over. A candidate that has gone quiet waits on, for more voice or for its stop."""
+    phase = d.s.detector.phase
+    if isinstance(phase, Voiced) and d.s.audio_ms - phase.last_voiced_ms > 2 * WINDOW_MS:
+        d.arm("barge_in", d.at + WINDOW_MS)
+    else:
+        commit(d, "confirmed")
+
+
+def hold_cap(d: Draft) -> None:
+    """A reply does not wait for ever: the speech has the floor, if it is speech."""
+    if isinstance(d.s.vad, Candidate):
+        if d.s.vad.confirmed:
+            commit(d, "hold_cap")
+        else:
+            suppress(d, "hold_cap")
+
+
+def partial_timer(d: Draft) -> None:
+    if isinstance(d.s.vad, Candidate):
+        d.arm("partial", d.at + PARTIAL_EVERY_MS)
+        if d.s.vad.confirmed:
+            d.do(AskPartial(d.s.vad.item_id))
+
+
+# --- outcome -------------------------------------------------------------------------------------------------------
+
+
+def commit(d: Draft, why: str, transcript: e.Transcript | None = None) -> None:
+    """The candidate takes the floor: the reply ends, then the speech is announced."""
+    vad = d.s.vad
+    assert isinstance(vad, Candidate)
+    d.note("bargein", "commit", item_id=vad.item_id, why=why, voiced_ms=vad.voiced_ms)
+    resp = live(d.s.resp)
+    if isinstance(d.s.resp, Held) and d.s.resp.failure is None and is_all_heard(d.s.resp.inner, d.at):
+        ending.complete(d)
+    elif resp is not None:
+        ending.barge_in(d)
+    _announce(d, vad, transcript)
+
+
+def suppress(d: Draft, why: str) -> None:
+    """The candidate was nothing: its item id is void, its audio is dropped, a held reply goes on."""
+    vad = d.s.vad
+    assert isinstance(vad, Candidate)
+    d.disarm(*TIMERS)
+    d.do(StopStt(vad.item_id))
+    d.set(vad=Silent())
+    if vad.pause is not None:
+        d.set(buffer_start_ms=max(d.s.buffer_start_ms, vad.pause.audio_end_ms))
+    d.note("bargein", "suppressed", item_id=vad.item_id, why=why, voiced_ms=vad.voiced_ms)
+    if isinstance(d.s.resp, Held):
+        resume(d, d.s.resp)
+
+
+def claim(d: Draft) -> None:
+    """The client commits the buffer in the middle of a candidate: it vouches for it."""
+    vad = d.s.vad
+    if isinstance(vad, Candidate) and vad.confirmed and vad.voiced_ms >= d.s.settings.min_speech_ms:
+        commit(d, "client")
+
+
+def _announce(d: Draft, vad: Candidate, transcript: e.Transcript | None = None) -> None:
+    """From here on it is an utterance like any other; STT has had all of its audio."""
+    d.disarm(*TIMERS)
+    speaking = turn.announce(d, vad.item_id, vad.audio_start_ms, vad.voiced_ms, vad.earlier_voiced_ms)
+    if vad.pause is not None:
+        turn.stop(d, speaking, vad.pause, transcript)
+
+
+def settle(d: Draft) -> None:
+    """The coupling of the two sides, run at the end of every step: a candidate needs a reply that it may cut, a held
+    reply needs a candidate, and nobody is announced over a reply that they may cut."""
+    vad, s = d.s.vad, d.s.settings
+    if isinstance(vad, Candidate):
+        held = isinstance(d.s.resp, Held)
+        if live(d.s.resp) is not None and s.interrupts and not (held and s.barge_in.mode == "cancel"):
+            return
+        if not vad.confirmed:
+            suppress(d, "nothing_to_cut")
+        elif live(d.s.resp) is not None and s.interrupts:
+            commit(d, "confirmed")
+        else:
+            _announce(d, vad)
+    elif isinstance(vad, Speaking) and live(d.s.resp) is not None and s.interrupts:
+        ending.barge_in(d)
+    if isinstance(d.s.resp, Held) and not isinstance(d.s.vad, Candidate):
+        resume(d, d.s.resp)
