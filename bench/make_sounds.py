@@ -24,7 +24,8 @@ from bargein.models import hibari, store
 RATE = 24000
 SEED = 5
 
-BACKCHANNELS = ("Mm-hm.", "Mhm.", "Yeah.", "Right.", "Uh-huh.", "Okay.", "I see.", "Yeah, right.")
+BACKCHANNELS = ("Mm-hm.", "Yeah.", "Right.", "Uh-huh.", "Okay.", "I see.", "Yeah, right.")
+PHONEMES = {"Mm-hm.": "[[m,@mh'm]]", "Uh-huh.": "[[,Vh'V]]"}  # espeak-ng would spell these out
 INTERRUPTIONS = (
     "Stop.", "Wait a second.", "No, that's wrong.", "What about Italy?", "Hold on, please.", "Can you say that again?",
     "I meant the other one.", "That's enough, thank you.", "Tell me something else instead.", "Sorry, who was that?",
@@ -52,7 +53,7 @@ def speak(voice: str, text: str, own: hibari.Model) -> np.ndarray:
             if engine == "flite":
                 subprocess.run(["flite", "-voice", name, "-t", text, "-o", str(out)], check=True)
             else:
-                subprocess.run(["espeak-ng", "-v", name, "-s", "150", "-w", str(out), text], check=True)
+                subprocess.run(["espeak-ng", "-v", name, "-s", "150", "-w", str(out), PHONEMES.get(text, text)], check=True)
             with wave.open(str(out)) as file:
                 pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32768
                 sound = soxr.resample(pcm, file.getframerate(), RATE)
@@ -87,7 +88,8 @@ def noises(rng: np.random.Generator) -> dict[str, np.ndarray]:
     throat *= 0.6 + 0.4 * np.sign(np.sin(2 * np.pi * 38 * np.arange(len(throat)) / RATE))
     breath = band(rng, 700, 400, 5000) * np.hanning(RATE * 700 // 1000) * 0.3
     thump = np.sin(2 * np.pi * 70 * np.arange(RATE // 5) / RATE) * np.exp(-np.arange(RATE // 5) / (RATE * 0.04))
-    typing = np.concatenate([np.concatenate([click() * rng.uniform(0.4, 1), gap(int(rng.integers(70, 200)))]) for _ in range(12)])
+    keys = [np.concatenate([click() * rng.uniform(0.4, 1), gap(int(rng.integers(70, 200)))]) for _ in range(12)]
+    typing = np.concatenate(keys)
     made = {
         "cough-a": np.concatenate([cough(260, 250, 3200), gap(90), cough(320, 250, 2600)]),
         "cough-b": cough(380, 300, 4500),
@@ -103,6 +105,22 @@ def noises(rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {name: x * (0.5 / np.abs(x).max()) for name, x in made.items()}
 
 
+def hum(f0: float, ms: tuple[int, int]) -> np.ndarray:
+    """"Mm-hm" with closed lips: a low hum, a breath, a higher hum."""
+    parts = []
+    for length, start, end in ((ms[0], f0, f0 * 0.95), (60, 0, 0), (ms[1], f0 * 1.25, f0 * 1.1)):
+        n = RATE * length // 1000
+        if not start:
+            parts.append(np.random.default_rng(1).normal(0, 0.03, n))
+            continue
+        phase = 2 * np.pi * np.cumsum(np.linspace(start, end, n)) / RATE
+        tone = sum(np.sin(k * phase) / k**1.5 for k in range(1, 9))
+        edge = np.minimum(1, np.minimum(np.arange(n), np.arange(n)[::-1]) / (RATE * 0.02))
+        parts.append(tone * edge * (0.7 if start == f0 else 1.0))
+    x = np.concatenate(parts)
+    return x * (0.5 / np.abs(x).max())
+
+
 def main() -> None:
     home = Path(os.environ.get("BARGEIN_HOME") or Path.home() / ".cache" / "bargein").expanduser()
     out = home / "bench" / "sounds"
@@ -113,13 +131,17 @@ def main() -> None:
         print(f"{engine} is not here: its voices are left out")
     voices = [v for v in VOICES if v.split()[0] not in missing]
     count = 0
-    for kind, texts, num_voices in (("backchannel", BACKCHANNELS, 3), ("interrupt", INTERRUPTIONS, 2), ("answer", ANSWERS, 5)):
+    kinds = (("backchannel", BACKCHANNELS, 3), ("interrupt", INTERRUPTIONS, 2), ("answer", ANSWERS, 5))
+    for kind, texts, num_voices in kinds:
         for i, text in enumerate(texts):
             for j in range(min(num_voices, len(voices))):
                 voice = voices[(i + 2 * j) % len(voices)] if num_voices < 5 else voices[j]
                 name = "".join(c for c in text.lower().replace(" ", "_") if c.isalnum() or c == "_")
                 write(out / f"{kind}-{name}-{voice.replace(' ', '_')}.wav", speak(voice, text, own))
                 count += 1
+    for f0 in (115.0, 150.0, 205.0):
+        write(out / f"backchannel-hum-{f0:.0f}_hz.wav", hum(f0, (170, 230)))
+        count += 1
     for name, sound in noises(np.random.default_rng(SEED)).items():
         write(out / f"noise-{name}.wav", sound)
         count += 1

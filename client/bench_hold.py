@@ -103,12 +103,17 @@ async def _run(args: argparse.Namespace) -> dict[str, Any]:
             if kind in ("backchannel", "noise") and trial.status == "completed":
                 trial.flaw = flaw(trial.audio, whole.audio, trial.num_pauses)
             if args.verbose:
-                silent = "-" if trial.silent_ms is None else f"{trial.silent_ms:.0f}"
-                print(f"  {file.stem:48} at {start:4.1f} s: {trial.status:10} pauses {trial.num_pauses}"
-                      f" ({trial.paused_ms:.0f} ms), silent after {silent} ms, heard {trial.heard!r} {trial.flaw}", flush=True)  # fmt: skip
+                print(f"  {start:4.1f} s  {line(trial)}", flush=True)
             trials.append(trial)
         figures[kind] = report(kind, trials)
     return figures
+
+
+def line(t: Trial) -> str:
+    """One trial in one line."""
+    silent = "-" if t.silent_ms is None else f"{t.silent_ms:.0f}"
+    pauses = f"{t.num_pauses} pauses of {t.paused_ms:.0f} ms"
+    return f"{t.sound:46} {t.status:10} {pauses}, silent after {silent} ms, heard {t.heard!r} {t.flaw}"
 
 
 def report(kind: str, trials: list[Trial]) -> dict[str, Any]:

@@ -205,6 +205,8 @@ class SessionRunner:
                 self.hearing.drop(effect.end_ms)
             case f.DropAudio(before_ms):
                 self.hearing.drop(before_ms)
+            case f.FeedSilence(ms):
+                self.hearing.fill(ms)
             case f.AskEou():
                 self.hearing.ask_turn(effect)
             case f.StartChat():

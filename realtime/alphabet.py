@@ -63,6 +63,15 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeoutTriggered:
+    """GA: nobody spoke after a reply; the silence becomes an item."""
+
+    item_id: ItemId
+    audio_start_ms: int
+    audio_end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cleared:
     pass
 
@@ -297,6 +306,7 @@ ServerEvent = (
     | ErrorEvent
     | SpeechStarted
     | SpeechStopped
+    | TimeoutTriggered
     | Committed
     | Cleared
     | Discarded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import alphabet as a
 from . import events as e
+from .context import RESERVE, fit, tokens
 from .conversation import Item, to_chat
 from .draft import Draft
 from .effects import StartChat
@@ -38,7 +39,7 @@ def ask(d: Draft, plan: Plan, items: tuple[Item, ...]) -> StartChat:
     return StartChat(
         epoch=plan.epoch,
         response_id=plan.id,
-        messages=to_chat(items if p.input is None else p.input),
+        messages=to_chat(context_items(d, items, p)),
         instructions=s.instructions if p.instructions is None else p.instructions,
         tools=s.tools if p.tools is None else p.tools,
         tool_choice=s.tool_choice if p.tool_choice is None else p.tool_choice,
@@ -47,7 +48,21 @@ def ask(d: Draft, plan: Plan, items: tuple[Item, ...]) -> StartChat:
         spoken=plan.spoken,
         voice=plan.voice,
         speed=s.speed,
+        parallel_tool_calls=s.parallel_tool_calls,
     )
+
+
+def context_items(d: Draft, items: tuple[Item, ...], p: e.ResponseParams | None = None) -> tuple[Item, ...]:
+    """What of the conversation, or of a response's own input, chat is given: as much as fits."""
+    s = d.s.settings
+    p = p or e.ResponseParams()
+    if p.input is not None:
+        named = (d.s.conversation.get(x.id) if isinstance(x, e.ItemReference) else x for x in p.input)
+        items = tuple(x for x in named if x is not None)  # an item may have been deleted while the response waited
+    fixed = tokens(s.instructions if p.instructions is None else p.instructions)
+    fixed += tokens(str(s.tools if p.tools is None else p.tools))
+    limit = p.max_output_tokens or (s.max_output_tokens if isinstance(s.max_output_tokens, int) else RESERVE)
+    return fit(items, s.truncation, max(0, d.s.limits.context_tokens - fixed - limit))
 
 
 def view(

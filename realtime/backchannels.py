@@ -19,7 +19,7 @@ LISTS: dict[str, tuple[str, str]] = {
         "mm hm mhm mm-hm m-hm uh-huh um-hum huh ah aha oh ooh wow um uh er erm yeah yep yup yes ya right alright "
         "okay ok sure true exactly indeed good great nice cool fine really interesting absolutely definitely "
         "totally gotcha",
-        "uh huh, mm hm, all right, of course, got it, i see, no way, makes sense, that's right, sounds good, go "
+        "uh huh, mm hm, all right, of course, got it, i see, no way, makes sense, i c, that's right, sounds good, go "
         "on",
     ),
     "de": (

@@ -13,7 +13,7 @@ from . import backchannels, ending, turn
 from . import events as e
 from .detector import WINDOW_MS, Voiced
 from .draft import Draft
-from .effects import AskPartial, FlushStt, StopStt
+from .effects import AskPartial, StopStt
 from .held import hold, is_all_heard, is_near_its_end, resume
 from .ids import ItemId
 from .settings import TurnDetection
@@ -61,23 +61,25 @@ def started(d: Draft, vad: Candidate, voiced_ms: int) -> None:
     d.set(vad=replace(vad, voiced_ms=vad.earlier_voiced_ms + voiced_ms, confirmed=True, pause=None))
 
 
-def stopped(d: Draft, vad: Candidate, end_ms: int, last_voiced_ms: int) -> None:
+def stopped(d: Draft, vad: Candidate, pause: Pause) -> None:
     """The speech has stopped. Held: its words decide; else it was too short to take the floor."""
     if not isinstance(d.s.resp, Held):
         suppress(d, "too_short")
         return
-    pause = Pause(d.token(), end_ms, last_voiced_ms, d.at - (end_ms - last_voiced_ms))
     d.disarm("partial")
-    d.set(vad=replace(vad, earlier_voiced_ms=vad.voiced_ms, pause=pause))
-    d.do(FlushStt(vad.item_id, pause.flush, end_ms, last_voiced_ms))
+    vad = replace(vad, earlier_voiced_ms=vad.voiced_ms, pause=pause)
+    d.set(vad=vad)
+    if not _is_whole(vad):
+        d.do(AskPartial(vad.item_id))
+    _judge(d)
 
 
-def grow(d: Draft, vad: Candidate, phase: Voiced) -> None:
-    """More voice: without words it takes the floor after `unworded_ms`."""
-    voiced = vad.earlier_voiced_ms + phase.voiced_ms
-    d.set(vad=replace(vad, voiced_ms=voiced))
-    if isinstance(d.s.resp, Held) and voiced >= d.s.settings.barge_in.unworded_ms:
-        commit(d, "length")
+def grow(d: Draft, vad: Candidate, phase: Voiced, *, ends: bool) -> None:
+    """More voice, or a silence that may be the end (`ends`): then the words are got ready for the stop."""
+    d.set(vad=replace(vad, voiced_ms=vad.earlier_voiced_ms + phase.voiced_ms))
+    if ends and isinstance(d.s.resp, Held):
+        d.do(AskPartial(vad.item_id))
+    _judge(d)
 
 
 # --- evidence ------------------------------------------------------------------------------------------------------
@@ -85,43 +87,73 @@ def grow(d: Draft, vad: Candidate, phase: Voiced) -> None:
 
 def partial(d: Draft, vad: Candidate, ev: e.SttPartial) -> None:
     """What STT hears so far."""
-    if not isinstance(d.s.resp, Held) or not vad.confirmed or vad.pause is not None:
+    d.note("stt", "partial", item_id=vad.item_id, text=ev.text, stable_chars=ev.stable_chars, avg_logprob=ev.avg_logprob)
+    d.set(vad=replace(vad, heard=ev))
+    _judge(d)
+
+
+def _judge(d: Draft) -> None:
+    """Who has the floor, by what is known of a held reply's candidate; nothing is decided where it does not tell.
+
+    While it speaks only words that two partials agree on count: one that is cut off reads like another ("ri-": "rye").
+    Waiting costs nothing that could be heard, the reply is silent already.
+    """
+    vad, held = d.s.vad, d.s.resp
+    if not isinstance(vad, Candidate) or not isinstance(held, Held) or not vad.confirmed:
         return
-    said = e.Transcript(ev.text, ev.avg_logprob, ev.no_speech_prob)
-    if _claims(d, evidence(d, said, d.s.audio_ms - vad.audio_start_ms)):
-        commit(d, "words")
+    if vad.pause is None:
+        if vad.heard is not None and _claims(d, _words(d, vad, vad.heard.text[: vad.heard.stable_chars])):
+            commit(d, "words")
+        elif vad.voiced_ms >= d.s.settings.barge_in.unworded_ms and not _is_listening(d, vad):
+            commit(d, "length")
+    elif _is_whole(vad):
+        _decide(d, vad, held)
 
 
-def stop_transcript(d: Draft, vad: Candidate, transcript: e.Transcript) -> None:
-    """The words of speech that has stopped: they have the floor, or the reply goes on."""
-    assert vad.pause is not None and isinstance(d.s.resp, Held)
-    said = evidence(d, transcript, vad.pause.audio_end_ms - vad.audio_start_ms)
-    if said and is_near_its_end(d.s.resp, d.s.settings.barge_in.boundary_ms):
-        commit(d, "answer", transcript)
+def _decide(d: Draft, vad: Candidate, held: Held) -> None:
+    """The speech is over, and so is the waiting."""
+    said = _all_words(d, vad)
+    if said and is_near_its_end(held, d.s.settings.barge_in.boundary_ms):
+        commit(d, "answer")
     elif _claims(d, said):
-        commit(d, "words", transcript)
+        commit(d, "words")
     else:
-        d.note("bargein", "no_claim", item_id=vad.item_id, text=transcript.text)
         suppress(d, "backchannel" if said else "no_words")
 
 
-def stt_failed(d: Draft, vad: Candidate) -> None:
-    """No words will come: nothing speaks for an interruption."""
-    suppress(d, "stt_failed")
+def _is_whole(vad: Candidate) -> bool:
+    """Whether what was heard covers all of the speech."""
+    return vad.heard is not None and vad.pause is not None and vad.heard.end_ms >= vad.pause.last_voiced_ms
 
 
-def evidence(d: Draft, transcript: e.Transcript, audio_ms: int) -> list[str]:
-    """The normalised words of a candidate that count."""
-    return [] if turn.is_gated(d, audio_ms, transcript) else backchannels.words(transcript.text)
+def _is_listening(d: Draft, vad: Candidate) -> bool:
+    """Whether all that was said so far is one "mm-hm" after the other; that may take as long as it likes."""
+    said = _all_words(d, vad)
+    return bool(said) and backchannels.are_backchannels(said, _known(d))
+
+
+def _words(d: Draft, vad: Candidate, text: str) -> list[str]:
+    """The normalised words of a candidate that count: none where the noise gate takes them for noise."""
+    if vad.heard is None:
+        return []
+    transcript = e.Transcript(text, vad.heard.avg_logprob, vad.heard.no_speech_prob)
+    gated = turn.is_gated(d, vad.heard.end_ms - vad.audio_start_ms, transcript)
+    return [] if gated else backchannels.words(text)
+
+
+def _all_words(d: Draft, vad: Candidate) -> list[str]:
+    return [] if vad.heard is None else _words(d, vad, vad.heard.text)
 
 
 def _claims(d: Draft, said: list[str]) -> bool:
     """Whether these words take the floor: enough of them, and not all backchannels."""
-    s = d.s.settings
-    stt = s.transcription
-    own = s.barge_in.backchannels
-    known = backchannels.default(stt.language if stt else None) if own is None else backchannels.phrases(own)
-    return len(said) >= s.barge_in.min_words and not backchannels.are_backchannels(said, known)
+    return len(said) >= d.s.settings.barge_in.min_words and not backchannels.are_backchannels(said, _known(d))
+
+
+def _known(d: Draft) -> backchannels.Phrases:
+    """The backchannels of this session."""
+    own, stt = d.s.settings.barge_in.backchannels, d.s.settings.transcription
+    return backchannels.default(stt.language if stt else None) if own is None else backchannels.phrases(own)
 
 
 # --- timers --------------------------------------------------------------------------------------------------------
@@ -137,12 +169,16 @@ def barge_in_timer(d: Draft) -> None:
 
 
 def hold_cap(d: Draft) -> None:
-    """A reply does not wait for ever: the speech has the floor, if it is speech."""
-    if isinstance(d.s.vad, Candidate):
-        if d.s.vad.confirmed:
-            commit(d, "hold_cap")
-        else:
-            suppress(d, "hold_cap")
+    """A reply does not wait for ever: speech that goes on has the floor; of speech that is over, what is known decides."""
+    vad = d.s.vad
+    if not isinstance(vad, Candidate):
+        return
+    if not vad.confirmed:
+        suppress(d, "hold_cap")
+    elif vad.pause is None:
+        commit(d, "hold_cap")
+    elif isinstance(d.s.resp, Held):
+        _decide(d, vad, d.s.resp)
 
 
 def partial_timer(d: Draft) -> None:
@@ -155,17 +191,18 @@ def partial_timer(d: Draft) -> None:
 # --- outcome -------------------------------------------------------------------------------------------------------
 
 
-def commit(d: Draft, why: str, transcript: e.Transcript | None = None) -> None:
+def commit(d: Draft, why: str) -> None:
     """The candidate takes the floor: the reply ends, then the speech is announced."""
     vad = d.s.vad
     assert isinstance(vad, Candidate)
-    d.note("bargein", "commit", item_id=vad.item_id, why=why, voiced_ms=vad.voiced_ms)
+    text = "" if vad.heard is None else vad.heard.text
+    d.note("bargein", "commit", item_id=vad.item_id, why=why, voiced_ms=vad.voiced_ms, text=text)
     resp = live(d.s.resp)
     if isinstance(d.s.resp, Held) and d.s.resp.failure is None and is_all_heard(d.s.resp.inner, d.at):
         ending.complete(d)
     elif resp is not None:
         ending.barge_in(d)
-    _announce(d, vad, transcript)
+    _announce(d, vad)
 
 
 def suppress(d: Draft, why: str) -> None:
@@ -177,7 +214,8 @@ def suppress(d: Draft, why: str) -> None:
     d.set(vad=Silent())
     if vad.pause is not None:
         d.set(buffer_start_ms=max(d.s.buffer_start_ms, vad.pause.audio_end_ms))
-    d.note("bargein", "suppressed", item_id=vad.item_id, why=why, voiced_ms=vad.voiced_ms)
+    text = "" if vad.heard is None else vad.heard.text
+    d.note("bargein", "suppressed", item_id=vad.item_id, why=why, voiced_ms=vad.voiced_ms, text=text)
     if isinstance(d.s.resp, Held):
         resume(d, d.s.resp)
 
@@ -189,12 +227,12 @@ def claim(d: Draft) -> None:
         commit(d, "client")
 
 
-def _announce(d: Draft, vad: Candidate, transcript: e.Transcript | None = None) -> None:
+def _announce(d: Draft, vad: Candidate) -> None:
     """From here on it is an utterance like any other; STT has had all of its audio."""
     d.disarm(*TIMERS)
     speaking = turn.announce(d, vad.item_id, vad.audio_start_ms, vad.voiced_ms, vad.earlier_voiced_ms)
     if vad.pause is not None:
-        turn.stop(d, speaking, vad.pause, transcript)
+        turn.stop(d, speaking, vad.pause)
 
 
 def settle(d: Draft) -> None:

@@ -69,7 +69,7 @@ class FlushStt:
 
 @dataclass(frozen=True, slots=True)
 class AskPartial:
-    """Say soon what this utterance holds so far; ignored while an earlier question is open."""
+    """Say soon what this utterance holds so far; while an earlier question is open, as soon as that is answered."""
 
     item_id: ItemId
 
@@ -98,6 +98,13 @@ class DropAudio:
 
 
 @dataclass(frozen=True, slots=True)
+class FeedSilence:
+    """Input that did not come counts as silence: take this much of it."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class AskEou:
     """Has the user finished? Heard: the audio up to `end_ms`, at most `window_ms` of it."""
 
@@ -120,6 +127,7 @@ class StartChat:
     spoken: bool  # false: text only, nothing goes to TTS
     voice: str
     speed: float
+    parallel_tool_calls: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +182,7 @@ Effect = (
     | StopStt
     | SealBuffer
     | DropAudio
+    | FeedSilence
     | AskEou
     | StartChat
     | HoldOutput

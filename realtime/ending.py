@@ -45,7 +45,7 @@ def retire(
             output.append(_tool_item(d, plan, call, len(output)))
     if started and not to_the_end and not v.cleared:
         d.emit(a.OutputCleared(plan.id))
-    d.set(resp=Idle())
+    d.set(resp=Idle(), was_answered=to_the_end)
     done = view(
         plan, status, output=tuple(output), reason=reason, error_code=error_code, chat=resp.chat,
         audio_end_ms=snapshot if plan.spoken else None,

@@ -11,6 +11,8 @@ TIMER_PHASES: dict[str, tuple[type, ...]] = {
     "eou_timeout": (Stopped,),
     "barge_in": (Candidate,),
     "hold_cap": (Candidate,),
+    "input_gap": (Candidate, Speaking),
+    "idle": (Silent,),
     "partial": (Candidate,),
 }
 

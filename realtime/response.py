@@ -54,7 +54,7 @@ def start(d: Draft, params: e.ResponseParams) -> None:
     drop_prediction(d)
     plan = new_plan(d, params)
     d.emit(a.ResponseCreated(view(plan, "in_progress")))
-    d.set(resp=Created(plan), parked=None)
+    d.set(resp=Created(plan), parked=None, was_answered=False)
     d.do(ask(d, plan, d.s.conversation.items))
 
 

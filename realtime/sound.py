@@ -17,13 +17,15 @@ from .effects import DropAudio, PrepareStt, StopStt
 from .ending import drop_prediction
 from .ids import ItemId
 from .settings import TurnDetection
-from .state import Candidate, Silent, Speaking, Stopped
+from .state import Candidate, Pause, Silent, Speaking, Stopped
 
 PREPARE_MS = 3 * WINDOW_MS  # silence after which the words are got ready, before it is a stop
 
 
 def audio_appended(d: Draft, ev: e.AudioAppended) -> None:
     d.set(audio_ms=max(d.s.audio_ms, ev.end_ms))
+    if not ev.filled:
+        d.set(input_at=d.at, covered_at=d.at)
 
 
 def vad_window(d: Draft, ev: e.VadWindow) -> None:
@@ -61,20 +63,20 @@ def _edge(d: Draft, td: TurnDetection, edge: Edge, ev: e.VadWindow) -> None:
                 turn.start_stt(d, item_id, start)
         case StoppedEdge(last_voiced_ms, _):
             if isinstance(vad, Candidate):
-                candidate.stopped(d, vad, ev.end_ms, last_voiced_ms)
+                candidate.stopped(d, vad, Pause(ev.end_ms, last_voiced_ms, d.at - (ev.end_ms - last_voiced_ms)))
             elif isinstance(vad, Speaking):
-                turn.pause(d, vad, ev.end_ms, last_voiced_ms)
+                turn.stop(d, vad, Pause(ev.end_ms, last_voiced_ms, d.at - (ev.end_ms - last_voiced_ms)))
 
 
 def _grow(d: Draft, td: TurnDetection, end_ms: int) -> None:
     """Count voice while it lasts; let go of old silence; end speech that never ends."""
     vad, phase = d.s.vad, d.s.detector.phase
     if isinstance(vad, Speaking | Candidate) and isinstance(phase, Voiced):
+        if isinstance(vad, Candidate):
+            candidate.grow(d, vad, phase, ends=end_ms - phase.last_voiced_ms == PREPARE_MS)
+            return
         if end_ms - phase.last_voiced_ms == PREPARE_MS:
             d.do(PrepareStt(vad.item_id, end_ms, phase.last_voiced_ms))
-        if isinstance(vad, Candidate):
-            candidate.grow(d, vad, phase)
-            return
         vad = replace(vad, voiced_ms=vad.earlier_voiced_ms + phase.voiced_ms)
         d.set(vad=vad)
         if end_ms - vad.audio_start_ms >= d.s.settings.max_utterance_ms:
@@ -123,20 +125,3 @@ def stt_partial(d: Draft, ev: e.SttPartial) -> None:
         candidate.partial(d, vad, ev)
     elif isinstance(vad, Speaking):
         d.emit(a.Partial(ev.item_id, ev.text, ev.stable_chars))
-
-
-def stop_transcript(d: Draft, ev: e.SttStopTranscript) -> None:
-    vad = d.s.vad
-    if isinstance(vad, Candidate) and vad.pause is not None and vad.pause.flush == ev.flush:
-        d.set(num_stt_failures=0)
-        candidate.stop_transcript(d, vad, ev.transcript)
-    else:
-        turn.stop_transcript(d, ev)
-
-
-def stt_failed(d: Draft, ev: e.SttFailed) -> None:
-    vad = d.s.vad
-    if isinstance(vad, Candidate) and vad.pause is not None and vad.pause.flush == ev.flush:
-        candidate.stt_failed(d, vad)
-    else:
-        turn.stt_failed(d, ev)

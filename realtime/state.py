@@ -12,9 +12,9 @@ from .alphabet import EndReason
 from .conversation import Conversation, SpokenWord
 from .detector import Detector
 from .effects import StartChat
-from .events import ResponseParams, ToolCall, Transcript
+from .events import ResponseParams, SttPartial, ToolCall, Transcript
 from .ids import Epoch, IdStream, ItemId, ResponseId
-from .settings import Settings
+from .settings import Limits, Settings
 
 # --- session phase -------------------------------------------------------------------------------------------------
 
@@ -46,9 +46,8 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Where speech stopped: `flush` is the stop transcript that was asked for, `last_voiced_at` wall time."""
+    """Where speech stopped; `last_voiced_at` is wall time."""
 
-    flush: int
     audio_end_ms: int
     last_voiced_ms: int
     last_voiced_at: float
@@ -58,7 +57,7 @@ class Pause:
 class Candidate:
     """Speech over a response, not announced yet.
 
-    Hold mode makes one at the raw onset, before it is `confirmed`. After a `pause` the stop transcript decides.
+    Hold mode makes one at the raw onset, before it is `confirmed`. After a `pause` what was `heard` of all of it decides.
     """
 
     item_id: ItemId
@@ -67,6 +66,7 @@ class Candidate:
     earlier_voiced_ms: int = 0
     confirmed: bool = True
     pause: Pause | None = None
+    heard: SttPartial | None = None  # what STT said last
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +262,7 @@ class Session:
     id: str = ""
     conversation_id: str = ""
     settings: Settings = field(default_factory=Settings)
+    limits: Limits = Limits()
     ids: IdStream = IdStream("")
     draft_ids: IdStream = IdStream("")  # of predicted responses
     vad: VadPhase = Silent()
@@ -278,6 +279,10 @@ class Session:
     buffer_start_ms: int = 0  # the open buffer begins here
     num_stt_failures: int = 0
     num_drafts: int = 0  # predictions of this turn
+    input_at: float = 0.0  # wall time of the last input audio that came from the client
+    covered_at: float = 0.0  # and up to which input is accounted for, by audio or by silence in its place
+    active_at: float = 0.0  # wall time of the last sign of life
+    was_answered: bool = False  # the last thing in the conversation was a whole reply, and it is the user's turn
     updated: bool = False
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from . import alphabet as a
 from . import events as e
-from . import predicted, response
+from . import life, predicted, response
 from .conversation import Message, Part
 from .detector import (
     WINDOW_MS,
@@ -20,10 +20,9 @@ from .draft import Draft
 from .effects import AskEou, DropAudio, FlushStt, SealBuffer, StartStt, StopStt
 from .eou import commit_delay_ms, hard_cap_ms, is_noise
 from .ids import ItemId
-from .settings import TurnDetection
+from .settings import Settings, TurnDetection
 from .state import Pause, Sealed, Silent, Speaking, Stopped
 
-KEEP_SEALED = 4
 DEFAULT_CAP_MS = 5000
 UNSURE_WAIT_MS = 1000
 PREPARE_MS = 3 * WINDOW_MS  # silence after which the words are got ready, before it is a stop
@@ -56,26 +55,20 @@ def re_enter(d: Draft, vad: Stopped, voiced_ms: int) -> None:
     d.note("turn", "re_entry", item_id=vad.item_id)
 
 
-def pause(d: Draft, vad: Speaking, end_ms: int, last_voiced_ms: int) -> None:
+def stop(d: Draft, vad: Speaking, mark: Pause) -> None:
     """Speech has stopped: ask for its words, and whether the user has finished."""
-    mark = Pause(d.token(), end_ms, last_voiced_ms, d.at - (end_ms - last_voiced_ms))
-    d.do(FlushStt(vad.item_id, mark.flush, end_ms, last_voiced_ms))
-    stop(d, vad, mark)
-
-
-def stop(d: Draft, vad: Speaking, mark: Pause, transcript: e.Transcript | None = None) -> None:
-    """From Speaking to Stopped. The words were asked for; a candidate that took the floor may have them already."""
     s = d.s.settings
     d.emit(a.SpeechStopped(vad.item_id, mark.last_voiced_ms))
+    flush = d.token()
+    d.do(FlushStt(vad.item_id, flush, mark.audio_end_ms, mark.last_voiced_ms))
     stopped = Stopped(
         item_id=vad.item_id,
         audio_start_ms=vad.audio_start_ms,
         audio_end_ms=mark.audio_end_ms,
         voiced_ms=vad.voiced_ms,
         last_voiced_at=mark.last_voiced_at,
-        flush=mark.flush,
+        flush=flush,
         ask=None,
-        transcript=transcript,
     )
     if s.eou.kind == "vad":
         commit(d, stopped, mark.audio_end_ms, "silence")
@@ -85,8 +78,6 @@ def stop(d: Draft, vad: Speaking, mark: Pause, transcript: e.Transcript | None =
     d.do(AskEou(vad.item_id, ask, mark.audio_end_ms, s.eou.audio_window_ms))
     cap = hard_cap_ms(s.eou.silence_hard_cap_ms, DEFAULT_CAP_MS, s.eou.max_delay_ms)
     d.arm("hard_cap", stopped.last_voiced_at + cap)
-    if transcript is not None:
-        _heard(d, transcript)
 
 
 # --- end of utterance ----------------------------------------------------------------------------------------------
@@ -173,9 +164,9 @@ def _seal(d: Draft, sealed: Sealed) -> None:
     """Rotate the buffer: the item is born, `committed` precedes it."""
     d.do(SealBuffer(sealed.item_id, sealed.start_ms, sealed.end_ms))
     waiting = [b for b in d.s.sealed if b.flush is not None]
-    kept = tuple(b for b in (*d.s.sealed, sealed)[-KEEP_SEALED:])
+    kept = tuple(b for b in (*d.s.sealed, sealed)[-d.s.limits.sealed_buffer_retention_count :])
     lost = tuple(b for b in waiting if b not in kept)  # a transcript is never forgotten
-    d.set(sealed=lost + kept, buffer_start_ms=sealed.end_ms, num_drafts=0)
+    d.set(sealed=lost + kept, buffer_start_ms=sealed.end_ms, num_drafts=0, was_answered=False)
     item = Message(sealed.item_id, "user", (Part("input_audio"),))
     previous = d.s.conversation.items[-1].id if d.s.conversation.items else None
     d.emit(a.Committed(sealed.item_id, previous))
@@ -214,6 +205,20 @@ def commit_buffer(d: Draft, ev: e.CommitBuffer) -> None:
     _seal(d, Sealed(item_id, start, end, voiced, flush, answer=False))
 
 
+def idle_timeout(d: Draft) -> None:
+    """Nobody has spoken since the reply: the silence becomes an empty item, and the assistant speaks again."""
+    td = d.s.settings.turn_detection
+    assert td is not None and td.idle_timeout_ms is not None
+    end = d.s.audio_ms
+    item_id = ItemId(d.fresh("item"))
+    start = max(0, end - td.idle_timeout_ms)
+    d.emit(a.TimeoutTriggered(item_id, start, end))
+    sealed = Sealed(item_id, start, end, 0, None, answer=False)
+    _seal(d, sealed)
+    _transcribed(d, sealed, e.Transcript(""))
+    response.request(d, e.ResponseParams())
+
+
 def clear_buffer(d: Draft, ev: e.ClearBuffer) -> None:
     """Drop the open buffer and void its item id; in mid-speech the detector goes deaf."""
     vad = d.s.vad
@@ -234,21 +239,14 @@ def stop_transcript(d: Draft, ev: e.SttStopTranscript) -> None:
     vad = d.s.vad
     if isinstance(vad, Stopped) and vad.flush == ev.flush:
         d.note("stt", "stop_transcript", item_id=ev.item_id, text=ev.transcript.text)
-        _heard(d, ev.transcript)
+        d.set(vad=replace(vad, transcript=ev.transcript))
+        _predict(d, vad, ev.transcript)
+        if vad.ask is not None:
+            d.arm("eou_timeout", d.at + d.s.settings.eou.inference_timeout_ms)
         return
     sealed = next((b for b in d.s.sealed if b.item_id == ev.item_id and b.flush == ev.flush), None)
     if sealed is not None:
         _transcribed(d, sealed, ev.transcript)
-
-
-def _heard(d: Draft, transcript: e.Transcript) -> None:
-    """The words of a turn that has stopped are here; the classifier's time runs from now."""
-    vad = d.s.vad
-    assert isinstance(vad, Stopped)
-    d.set(vad=replace(vad, transcript=transcript))
-    _predict(d, vad, transcript)
-    if vad.ask is not None:
-        d.arm("eou_timeout", d.at + d.s.settings.eou.inference_timeout_ms)
 
 
 def _predict(d: Draft, vad: Stopped, transcript: e.Transcript) -> None:
@@ -273,6 +271,11 @@ def is_gated(d: Draft, audio_ms: int, transcript: e.Transcript) -> bool:
     )
 
 
+def _shows_transcripts(s: Settings) -> bool:
+    """Null hides a realtime session's transcription events; a transcription session has nothing else to say."""
+    return s.transcribe or s.type == "transcription"
+
+
 def _done_waiting(d: Draft, sealed: Sealed) -> None:
     d.set(sealed=tuple(replace(b, flush=None) if b.item_id == sealed.item_id else b for b in d.s.sealed))
 
@@ -292,7 +295,7 @@ def _transcribed(d: Draft, sealed: Sealed, transcript: e.Transcript) -> None:
         return
     item = replace(item, content=(Part("input_audio", text),))
     d.set(conversation=d.s.conversation.put(item))
-    if s.transcribe:
+    if _shows_transcripts(s):
         if text:
             d.emit(a.TranscriptionDelta(sealed.item_id, text))
         d.emit(a.TranscriptionCompleted(sealed.item_id, text, length / 1000))
@@ -313,7 +316,10 @@ def stt_failed(d: Draft, ev: e.SttFailed) -> None:
     d.set(num_stt_failures=d.s.num_stt_failures + 1)
     item = d.s.conversation.get(ev.item_id)
     if isinstance(item, Message):
-        d.emit(a.TranscriptionFailed(ev.item_id, ev.message))
+        if _shows_transcripts(d.s.settings):
+            d.emit(a.TranscriptionFailed(ev.item_id, ev.message))
         d.emit(a.ItemDone(item, d.s.conversation.before(item.id)))
-    if d.s.num_stt_failures >= 2 and d.s.settings.type == "realtime":
-        d.emit(a.ErrorEvent("stt_failed", ev.message))
+    if d.s.num_stt_failures >= d.s.limits.stt_failure_limit:
+        life.fail(d, "stt_failed", ev.message)
+    elif d.s.num_stt_failures >= 2:
+        d.error("stt_failed", ev.message)

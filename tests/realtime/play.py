@@ -11,33 +11,48 @@ from bargein.realtime.conversation import Message, Part, SpokenWord
 from bargein.realtime.ids import Epoch, ItemId
 from bargein.realtime.invariants import check_state
 from bargein.realtime.machine import step
-from bargein.realtime.settings import Settings, apply, parse
+from bargein.realtime.settings import Limits, Settings, apply, parse
 from bargein.realtime.state import Session, Silent, Stopped
 
 
 class Play:
     """A session under test. `at` is the wall clock (ms); input audio runs with it."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, limits: Limits | None = None, **settings: Any) -> None:
         self.state = Session()
         self.at = 1000.0
         self.audio_ms = 0
+        self.filled_ms = 0
         self.effects: list[f.Effect] = []
         self.timers: dict[str, tuple[float, int]] = {}
-        self.tell(e.Opened(self.at, "seed", apply(Settings(), parse(settings))))
+        self.tell(e.Opened(self.at, "seed", apply(Settings(), parse(settings)), limits or Limits()))
 
     # --- inputs ---
 
     def tell(self, ev: e.Input) -> list[f.Effect]:
         self.state, effects = step(self.state, ev)
         check_state(self.state)
+        fill = 0
         for x in effects:
+            if isinstance(x, f.FeedSilence):
+                fill += x.ms
             if isinstance(x, f.StartTimer):
                 self.timers[x.key] = (x.due, x.token)
             elif isinstance(x, f.CancelTimer):
                 self.timers.pop(x.key, None)
         self.effects += effects
+        if fill:
+            self._fill(fill)
         return list(effects)
+
+    def _fill(self, ms: int) -> None:
+        """Silence in place of input, as the ears put it there: VAD hears every whole window of it."""
+        self.filled_ms += ms
+        while self.filled_ms >= 32:
+            self.filled_ms -= 32
+            self.audio_ms += 32
+            self.tell(e.AudioAppended(self.at, self.audio_ms, True))
+            self.tell(e.VadWindow(self.at, self.audio_ms, 0.01, -90.0))
 
     def advance(self, ms: float) -> None:
         """Let time pass; timers fire when they are due."""
@@ -71,11 +86,13 @@ class Play:
         transcript = e.Transcript(text, scores.get("avg_logprob", -0.2), scores.get("no_speech_prob", 0.01))
         self.tell(e.SttStopTranscript(self.at, ItemId(item_id or asked.item_id), flush or asked.flush, transcript))
 
-    def partial(self, text: str, **scores: float) -> None:
-        """STT says what the open utterance holds so far."""
+    def partial(self, text: str, stable: int | None = None, **scores: float) -> None:
+        """STT says what the open utterance holds so far; all of it is stable unless told."""
         vad = self.state.vad
         assert not isinstance(vad, Silent)
-        self.tell(e.SttPartial(self.at, vad.item_id, text, 0, scores.get("avg_logprob"), scores.get("no_speech_prob")))
+        n = len(text) if stable is None else stable
+        gate = (scores.get("avg_logprob"), scores.get("no_speech_prob"))
+        self.tell(e.SttPartial(self.at, vad.item_id, text, n, self.audio_ms, *gate))
 
     def verdict(self, p: float | None) -> None:
         """Answer the newest question to the classifier."""

@@ -14,7 +14,7 @@ from bargein.realtime import effects as f
 from bargein.realtime import events as e
 from bargein.realtime.conversation import FunctionOutput, SpokenWord
 from bargein.realtime.ids import Epoch, ItemId
-from bargein.realtime.settings import parse
+from bargein.realtime.settings import Limits, parse
 from bargein.realtime.state import Candidate, Held, Speaking, Stopped, Terminated, live
 from bargein.realtime.wire import Encoder
 
@@ -34,6 +34,9 @@ UPDATES = [
     {"turn_detection": {"type": "semantic_vad", "min_speech_duration_ms": 500}},
     {"turn_detection": {"type": "semantic_vad", "min_speech_duration_ms": 0}},
     {"barge_in": {"backchannels": ["so far"]}},
+    {"turn_detection": {"type": "server_vad", "idle_timeout_ms": 5000}},
+    {"truncation": {"type": "retention_ratio", "retention_ratio": 0.5}},
+    {"truncation": "disabled"},
     {"output_modalities": ["text"]},
     {"output_modalities": ["audio"]},
     {"output_modalities": ["audio"]},
@@ -45,7 +48,7 @@ UPDATES = [
 ]
 
 
-TIMERS = ["commit", "hard_cap", "drain_cap", "barge_in", "hold_cap", "partial"]
+TIMERS = ["commit", "hard_cap", "drain_cap", "barge_in", "hold_cap", "partial", "input_gap", "idle"]
 
 
 class Walker:
@@ -53,7 +56,8 @@ class Walker:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.p = Play()
+        limits = Limits(session_idle_timeout_s=self.rng.choice([None, None, 600]), context_tokens=700)
+        self.p = Play(limits=limits)
         self.played: dict[int, int] = {}
 
     def epoch(self) -> Epoch:
@@ -84,6 +88,7 @@ class Walker:
             lambda: p.tell(e.TruncateItem(at, self.item(), 0, rng.randrange(3000))),
             lambda: p.tell(e.CreateResponse(at, e.ResponseParams(text_only=rng.choice([None, None, None, True])))),
             lambda: p.tell(e.CreateResponse(at, e.ResponseParams(out_of_band=True, text_only=True))),
+            lambda: p.tell(e.CreateResponse(at, e.ResponseParams(input=(e.ItemReference(self.item()), user("x"))))),
             lambda: p.tell(e.CancelResponse(at, rng.choice([None, None, "resp_x"]))),
             lambda: p.tell(e.ClearOutput(at)),
             lambda: p.tell(e.ClientFault(at, "invalid_event", "bad")),
@@ -113,7 +118,8 @@ class Walker:
         vad = p.state.vad
         if isinstance(vad, Candidate | Speaking | Stopped):
             text = rng.choice(["", "Mm-hm.", "so far", "Stop that now."])
-            moves += [lambda: p.tell(e.SttPartial(at, vad.item_id, text, 2, -0.2, rng.choice([0.0, 0.9])))] * 3
+            stable, gate = rng.choice([0, len(text)]), (-0.2, rng.choice([0.0, 0.9]))
+            moves += [lambda: p.tell(e.SttPartial(at, vad.item_id, text, stable, p.audio_ms, *gate))] * 3
         if eou:
             y = rng.choice(eou)
             moves += [lambda: p.tell(e.EouVerdict(at, y.item_id, y.ask, rng.choice([None, 0.1, 0.9, 2.0])))] * 3

@@ -136,6 +136,35 @@ def test_words_of_a_partial_take_the_floor(text: str, commits: bool) -> None:
         assert done.output[0].text() == "one two three four"
 
 
+def test_a_word_that_may_still_change_is_no_evidence() -> None:
+    p = replying()
+    p.speech(320)
+    p.partial("Rye", stable=0)
+    assert isinstance(p.state.resp, Held)
+    p.partial("Right", stable=0)
+    p.partial("Right, but what", stable=5)
+    assert isinstance(p.state.resp, Held)
+    p.partial("Right, but what about", stable=10)
+    assert isinstance(p.state.resp, Idle)
+
+
+def test_long_listening_sounds_do_not_take_the_floor_by_their_length() -> None:
+    p = replying()
+    p.speech(640)
+    p.partial("Yeah, right")
+    p.speech(640)
+    assert isinstance(p.state.resp, Held)
+    p.partial("Yeah, right, yeah, mm-hm")
+    p.silence(STOP_MS)
+    assert isinstance(p.state.resp, Drain)
+    q = replying()
+    q.speech(640)
+    q.partial("Yeah, right")
+    q.speech(640)
+    q.partial("Yeah, right, when", stable=11)
+    assert isinstance(q.state.resp, Idle) and why(q) == ["length"]
+
+
 def test_a_partial_that_the_noise_gate_takes_for_noise_is_no_evidence() -> None:
     p = replying()
     p.speech(320)
@@ -152,7 +181,7 @@ def test_a_partial_of_an_unconfirmed_onset_or_another_utterance_is_no_evidence()
     assert isinstance(p.state.resp, Held)
     q = replying()
     q.speech(320)
-    q.tell(e.SttPartial(q.at, ItemId("item_x"), "Stop it now", 0))
+    q.tell(e.SttPartial(q.at, ItemId("item_x"), "Stop it now", 11, q.audio_ms))
     assert isinstance(q.state.resp, Held)
 
 
@@ -166,7 +195,7 @@ def test_min_words() -> None:
     q = replying(barge_in={"min_words": 3})
     q.speech(320)
     q.silence(STOP_MS)
-    q.words("Stop it.")
+    q.partial("Stop it.")
     assert isinstance(q.state.resp, Drain), "too few words when it has stopped: the reply goes on"
 
 
@@ -176,7 +205,6 @@ def test_words_are_counted_in_this_utterance_only() -> None:
         p.speech(160)
         p.partial("Stop")
         p.silence(STOP_MS)
-        p.words("Stop")
         assert isinstance(p.state.resp, Drain)
 
 
@@ -197,16 +225,20 @@ def test_the_hold_cap_gives_the_floor() -> None:
     assert p.at - at < 2100
 
 
-def test_the_hold_cap_while_the_stop_transcript_hangs() -> None:
+@pytest.mark.parametrize(("heard", "commits"), [(None, False), ("Mm-hm", False), ("Stop", True)])
+def test_the_hold_cap_while_the_last_words_hang(heard: str | None, commits: bool) -> None:
     p = replying()
     p.speech(320)
+    if heard is not None:
+        p.partial(heard, stable=0)
+    p.speech(160)
     p.silence(STOP_MS)
+    assert isinstance(p.state.resp, Held)
     p.advance(2000)
-    assert p.names()[-2:] == ["SpeechStarted", "SpeechStopped"] and isinstance(p.state.vad, Stopped)
-    p.words("Stop.")
-    p.verdict(1.0)
-    p.advance(500)
-    assert p.prompt[-1] == ("user", "Stop.")
+    if commits:
+        assert p.names()[-2:] == ["SpeechStarted", "SpeechStopped"] and isinstance(p.state.vad, Stopped)
+    else:
+        assert p.names() == ["OutputPaused", "OutputResumed"]
 
 
 def test_an_onset_that_stays_unconfirmed_does_not_hold_for_ever() -> None:
@@ -223,7 +255,7 @@ def test_no_words_or_backchannels_resume_the_reply(text: str) -> None:
     p.speech(320)
     p.silence(STOP_MS)
     assert isinstance(p.state.resp, Held)
-    p.words(text)
+    p.partial(text)
     assert p.names() == ["OutputPaused", "OutputResumed"]
     assert isinstance(p.state.resp, Drain) and isinstance(p.state.vad, Silent)
     assert [type(x).__name__ for x in p.effects if isinstance(x, f.StopStt)] == ["StopStt"]
@@ -235,40 +267,53 @@ def test_a_gated_stop_transcript_resumes_the_reply() -> None:
     p = replying()
     p.speech(320)
     p.silence(STOP_MS)
-    p.words("Thanks for watching.", no_speech_prob=0.95)
+    p.partial("Thanks for watching.", no_speech_prob=0.95)
     assert isinstance(p.state.resp, Drain)
 
 
-def test_a_failed_stop_transcript_resumes_the_reply() -> None:
+def test_the_words_are_got_ready_in_the_silence_before_the_stop() -> None:
     p = replying()
     p.speech(320)
+    p.mark()
+    p.silence(96)
+    assert len([x for x in p.effects if isinstance(x, f.AskPartial)]) == 1
+    p.partial("Mm-hm.")
+    assert isinstance(p.state.resp, Held), "it may go on"
+    p.silence(256)
+    assert isinstance(p.state.resp, Drain), "decided at the stop"
+
+
+def test_words_of_a_part_of_the_speech_do_not_decide_at_its_stop() -> None:
+    p = replying()
+    p.speech(320)
+    p.partial("Right", stable=0)
+    p.speech(320)
     p.silence(STOP_MS)
-    asked = [x for x in p.effects if isinstance(x, f.FlushStt)][-1]
-    p.tell(e.SttFailed(p.at, asked.item_id, asked.flush, "no"))
-    assert isinstance(p.state.resp, Drain) and why(p) == ["stt_failed"]
+    assert isinstance(p.state.resp, Held)
+    p.partial("Right, stop.", stable=0)
+    assert isinstance(p.state.vad, Stopped)
 
 
 def test_words_of_the_stop_transcript_take_the_floor_and_run_a_turn() -> None:
     p = replying()
     p.speech(320)
     p.silence(STOP_MS)
-    p.words("Stop.")
+    p.partial("Stop.")
     assert p.names()[-3:] == ["ItemTruncated", "SpeechStarted", "SpeechStopped"]
-    assert isinstance(p.state.vad, Stopped) and p.state.vad.transcript is not None
+    p.words("Stop.")
     p.verdict(1.0)
     p.advance(500)
-    assert len([x for x in p.effects if isinstance(x, f.FlushStt)]) == 1, "STT does not run twice"
+    assert len([x for x in p.effects if isinstance(x, f.FlushStt)]) == 1
     assert p.of(a.TranscriptionCompleted)[0].transcript == "Stop."
     assert p.prompt == [("user", "Count to ten."), ("assistant", "one two three four"), ("user", "Stop.")]
 
 
-def test_speech_that_goes_on_before_the_stop_transcript_came() -> None:
+def test_speech_that_goes_on_before_its_words_came() -> None:
     p = replying()
     p.speech(320)
     p.silence(STOP_MS)
-    old = [x for x in p.effects if isinstance(x, f.FlushStt)][-1]
     p.speech(160)
-    p.words("", flush=old.flush)
+    p.partial("", stable=0)
     assert isinstance(p.state.resp, Held), "the words of its first half decide nothing"
     p.speech(320)
     assert isinstance(p.state.vad, Speaking) and p.state.vad.voiced_ms >= 800, "voice adds up over the pause"
@@ -280,8 +325,9 @@ def test_a_short_answer_near_the_replys_end_is_an_answer(text: str, ms: int, sta
     p = replying(ms)
     p.speech(160)
     p.silence(STOP_MS)
-    p.words(text)
+    p.partial(text)
     assert p.of(a.ResponseDone)[0].response.status == status
+    p.words(text)
     p.verdict(1.0)
     p.advance(500)
     assert p.of(a.TranscriptionCompleted)[0].transcript == text and p.prompt[-1] == ("user", text)
@@ -291,17 +337,17 @@ def test_the_boundary_rule_needs_words_and_a_reply_that_is_all_planned() -> None
     p = replying(1900)
     p.speech(160)
     p.silence(STOP_MS)
-    p.words("")
+    p.partial("")
     assert isinstance(p.state.resp, Drain)
     q = replying(1900, done=False)  # nobody knows yet whether "ten" is the last word
     q.speech(160)
     q.silence(STOP_MS)
-    q.words("Yes.")
+    q.partial("Yes.")
     assert isinstance(q.state.resp, Streaming)
     r = replying()
     r.speech(160)
     r.silence(STOP_MS)
-    r.words("Yes.")
+    r.partial("Yes.")
     assert isinstance(r.state.resp, Drain), "in the middle of the reply a yes is a backchannel"
 
 
@@ -343,7 +389,7 @@ def test_chat_and_speech_go_on_while_held() -> None:
     p.tell(e.SpeechDone(p.at, epoch))
     assert isinstance(p.state.resp, Held) and "drain_cap" not in p.timers
     p.silence(STOP_MS)
-    p.words("")
+    p.partial("")
     assert isinstance(p.state.resp, Drain) and "drain_cap" in p.timers
     p.play(400, start_ms=200)
     p.drained(600)
@@ -366,7 +412,7 @@ def test_the_drain_cap_stands_still_while_held() -> None:
     p.speech(288)
     p.silence(STOP_MS)
     assert "drain_cap" not in p.timers and left is not None
-    p.words("Mhm.")
+    p.partial("Mhm.")
     assert p.at - held_at == 640 and p.timers["drain_cap"][0] == p.at + left
 
 
@@ -407,7 +453,7 @@ def test_a_failure_waits_for_resume_or_commit(failure: type, code: str) -> None:
     p.tell(failure(p.at, p.epoch, "broken"))
     assert p.of(a.ResponseDone) == []
     p.silence(STOP_MS)
-    p.words("Mhm.")
+    p.partial("Mhm.")
     done = p.of(a.ResponseDone)[0].response
     assert (done.status, done.error_code) == ("failed", code)
     q = replying(done=False)
@@ -424,7 +470,7 @@ def test_clear_while_held_empties_the_queue_and_stays_held() -> None:
     assert p.names() == ["OutputPaused", "OutputCleared"] and isinstance(p.state.resp, Held)
     assert [x for x in p.effects if isinstance(x, f.FlushOutput)]
     p.silence(STOP_MS)
-    p.words("")
+    p.partial("")
     assert p.names() == ["OutputPaused", "OutputCleared"]
     p.tell(e.ChatDone(p.at, p.epoch))
     assert p.of(a.ResponseDone)[0].response.output[0].text() == "one two three four"
@@ -500,7 +546,7 @@ def test_a_cough_before_the_first_sample_does_not_kill_the_reply() -> None:
     p.speech(160)
     assert isinstance(held(p).inner, Created) and p.names() == [], "nothing was started, so nothing is said of a pause"
     p.silence(STOP_MS)
-    p.words("")
+    p.partial("")
     assert p.names() == [] and outputs(p) == ["HoldOutput", "ReleaseOutput"]
     p.play(400)
     assert "".join(d.delta for d in p.of(a.SpokenDelta)) == "one two"
@@ -521,7 +567,7 @@ def test_late_words_of_an_older_utterance_cannot_interrupt() -> None:
     p = replying()
     sealed = p.state.conversation.items[0].id
     p.speech(320)
-    p.tell(e.SttPartial(p.at, sealed, "Count to ten please", 0))
+    p.tell(e.SttPartial(p.at, sealed, "Count to ten please", 19, p.audio_ms))
     p.tell(e.SttStopTranscript(p.at, sealed, 1, e.Transcript("Count to ten please.")))
     assert isinstance(p.state.resp, Held)
 
