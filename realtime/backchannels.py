@@ -89,8 +89,20 @@ def default(language: str | None) -> Phrases:
     return phrases([x for single, several in chosen for x in (*single.split(), *several.split(","))])
 
 
-def are_backchannels(said: list[str], known: Phrases) -> bool:
-    """Whether the normalised words are nothing but backchannels, one after the other."""
+def loop(said: list[str]) -> bool:
+    """Whether the words end with the same one to three words three times over: a transcript that caught itself."""
+    for n in (1, 2, 3):
+        end = said[-n:]
+        if len(said) >= 3 * n and said[-2 * n : -n] == end and said[-3 * n : -2 * n] == end:
+            return True
+    return False
+
+
+def are_backchannels(said: list[str], known: Phrases, *, unfinished: bool = False) -> bool:
+    """Whether the normalised words are nothing but backchannels, one after the other.
+
+    `unfinished`: more is to come, and the last words may be the beginning of one.
+    """
     longest = max((len(p) for p in known), default=0)
     at = 0
     while at < len(said):
@@ -99,7 +111,8 @@ def are_backchannels(said: list[str], known: Phrases) -> bool:
             continue
         fits = [n for n in range(min(longest, len(said) - at), 0, -1) if tuple(said[at : at + n]) in known]
         if not fits:
-            return False
+            rest = tuple(said[at:])
+            return unfinished and any(p[: len(rest)] == rest for p in known)
         at += fits[0]
     return True
 

@@ -13,7 +13,7 @@ from . import backchannels, ending, turn
 from . import events as e
 from .detector import WINDOW_MS, Voiced
 from .draft import Draft
-from .effects import AskPartial, StopStt
+from .effects import AskPartial, FlushStt, StopStt
 from .held import hold, is_all_heard, is_near_its_end, resume
 from .ids import ItemId
 from .settings import TurnDetection
@@ -102,12 +102,29 @@ def _judge(d: Draft) -> None:
     if not isinstance(vad, Candidate) or not isinstance(held, Held) or not vad.confirmed:
         return
     if vad.pause is None:
-        if vad.heard is not None and _claims(d, _words(d, vad, vad.heard.text[: vad.heard.stable_chars])):
+        said = [] if vad.heard is None else _words(d, vad, vad.heard.text[: vad.heard.stable_chars])
+        if not backchannels.loop(said) and _claims(d, said, unfinished=True):
             commit(d, "words")
         elif vad.voiced_ms >= d.s.settings.barge_in.unworded_ms and not _is_listening(d, vad):
             commit(d, "length")
-    elif _is_whole(vad):
-        _decide(d, vad, held)
+    elif _is_whole(vad) and vad.pause.flush is None:
+        if backchannels.loop(_all_words(d, vad)):  # quick decoding caught itself: have it done with care
+            pause = replace(vad.pause, flush=d.token())
+            d.set(vad=replace(vad, pause=pause))
+            d.do(FlushStt(vad.item_id, d.s.token, pause.audio_end_ms, pause.last_voiced_ms))
+        else:
+            _decide(d, vad, held)
+
+
+def stop_transcript(d: Draft, vad: Candidate, transcript: e.Transcript | None) -> None:
+    """The careful transcript of speech that is over; None: it failed, and what is known decides."""
+    assert vad.pause is not None and isinstance(d.s.resp, Held)
+    if transcript is not None:
+        text, end_ms = transcript.text, vad.pause.last_voiced_ms
+        gate = (transcript.avg_logprob, transcript.no_speech_prob)
+        vad = replace(vad, heard=e.SttPartial(d.at, vad.item_id, text, len(text), end_ms, *gate))
+        d.set(vad=vad)
+    _decide(d, vad, d.s.resp)
 
 
 def _decide(d: Draft, vad: Candidate, held: Held) -> None:
@@ -145,9 +162,10 @@ def _all_words(d: Draft, vad: Candidate) -> list[str]:
     return [] if vad.heard is None else _words(d, vad, vad.heard.text)
 
 
-def _claims(d: Draft, said: list[str]) -> bool:
+def _claims(d: Draft, said: list[str], *, unfinished: bool = False) -> bool:
     """Whether these words take the floor: enough of them, and not all backchannels."""
-    return len(said) >= d.s.settings.barge_in.min_words and not backchannels.are_backchannels(said, _known(d))
+    enough = len(said) >= d.s.settings.barge_in.min_words
+    return enough and not backchannels.are_backchannels(said, _known(d), unfinished=unfinished)
 
 
 def _known(d: Draft) -> backchannels.Phrases:

@@ -62,9 +62,9 @@ def _dispatch(d: Draft, ev: e.Input) -> None:
         case e.SttPartial():
             sound.stt_partial(d, ev)
         case e.SttStopTranscript():
-            turn.stop_transcript(d, ev)
+            sound.stop_transcript(d, ev)
         case e.SttFailed():
-            turn.stt_failed(d, ev)
+            sound.stt_failed(d, ev)
         case e.EouVerdict():
             turn.eou_verdict(d, ev)
         case e.ChatDone():

@@ -94,6 +94,8 @@ def detection_changed(d: Draft, before: TurnDetection | None) -> None:
     """Follow a change of `turn_detection` in the middle of things."""
     td = d.s.settings.turn_detection
     vad = d.s.vad
+    if td is None or before is None or td.idle_timeout_ms != before.idle_timeout_ms:
+        d.disarm("idle")
     if td is None and before is not None:
         d.disarm("commit", "hard_cap", "eou_timeout", *candidate.TIMERS)
         drop_prediction(d)
@@ -125,3 +127,24 @@ def stt_partial(d: Draft, ev: e.SttPartial) -> None:
         candidate.partial(d, vad, ev)
     elif isinstance(vad, Speaking):
         d.emit(a.Partial(ev.item_id, ev.text, ev.stable_chars))
+
+
+def stop_transcript(d: Draft, ev: e.SttStopTranscript) -> None:
+    if (vad := _asked(d, ev.flush)) is not None:
+        d.set(num_stt_failures=0)
+        candidate.stop_transcript(d, vad, ev.transcript)
+    else:
+        turn.stop_transcript(d, ev)
+
+
+def stt_failed(d: Draft, ev: e.SttFailed) -> None:
+    if (vad := _asked(d, ev.flush)) is not None:
+        candidate.stop_transcript(d, vad, None)
+    else:
+        turn.stt_failed(d, ev)
+
+
+def _asked(d: Draft, flush: int) -> Candidate | None:
+    """The candidate that waits for this transcript."""
+    vad = d.s.vad
+    return vad if isinstance(vad, Candidate) and vad.pause is not None and vad.pause.flush == flush else None

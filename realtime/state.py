@@ -46,11 +46,12 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Where speech stopped; `last_voiced_at` is wall time."""
+    """Where speech stopped; `last_voiced_at` is wall time. `flush`: a careful transcript that was asked for."""
 
     audio_end_ms: int
     last_voiced_ms: int
     last_voiced_at: float
+    flush: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

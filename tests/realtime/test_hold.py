@@ -294,6 +294,36 @@ def test_words_of_a_part_of_the_speech_do_not_decide_at_its_stop() -> None:
     assert isinstance(p.state.vad, Stopped)
 
 
+@pytest.mark.parametrize(
+    ("text", "commits"), [("Ice", True), ("I see.", False), (None, True)], ids=["words", "backchannel", "failed"]
+)
+def test_a_transcript_that_caught_itself_is_done_again_with_care(text: str | None, commits: bool) -> None:
+    p = replying()
+    p.speech(320)
+    p.partial("Ice Ice Ice Ice Ice")
+    assert isinstance(p.state.resp, Held)
+    p.silence(STOP_MS)
+    assert isinstance(p.state.resp, Held)
+    asked = next(x for x in p.effects if isinstance(x, f.FlushStt))
+    if text is not None:
+        p.words(text)
+    else:
+        p.tell(e.SttFailed(p.at, asked.item_id, asked.flush, "no"))
+    assert isinstance(p.state.vad, Stopped) is commits
+    assert isinstance(p.state.resp, Drain) is not commits
+
+
+def test_the_beginning_of_a_backchannel_is_no_evidence() -> None:
+    p = replying()
+    p.speech(320)
+    p.partial("I see I see", stable=7)  # "I see I"
+    assert isinstance(p.state.resp, Held)
+    p.partial("Yeah, of course", stable=8)  # "Yeah, of"
+    assert isinstance(p.state.resp, Held)
+    p.partial("I want", stable=6)
+    assert isinstance(p.state.resp, Idle)
+
+
 def test_words_of_the_stop_transcript_take_the_floor_and_run_a_turn() -> None:
     p = replying()
     p.speech(320)
