@@ -21,6 +21,7 @@ from .state import Candidate, Held, Pause, Silent, Speaking, live
 
 FIRST_PARTIAL_MS = 250
 PARTIAL_EVERY_MS = 200
+SURE_WORDS = 2  # of a partial
 TIMERS = ("barge_in", "hold_cap", "partial")
 
 
@@ -95,29 +96,32 @@ def partial(d: Draft, vad: Candidate, ev: e.SttPartial) -> None:
 def _judge(d: Draft) -> None:
     """Who has the floor, by what is known of a held reply's candidate; nothing is decided where it does not tell.
 
-    While it speaks only words that two partials agree on count: one that is cut off reads like another ("ri-": "rye").
-    Waiting costs nothing that could be heard, the reply is silent already.
+    The reply is silent already, so waiting costs nothing that could be heard. Hence what is heard in passing has to be
+    two words that two partials agree on (a word that is cut off reads like another: "ri-", "rye"), and of speech that is
+    over a quick transcript may let the reply go on, but only a careful one takes the floor.
     """
     vad, held = d.s.vad, d.s.resp
     if not isinstance(vad, Candidate) or not isinstance(held, Held) or not vad.confirmed:
         return
     if vad.pause is None:
-        said = [] if vad.heard is None else _words(d, vad, vad.heard.text[: vad.heard.stable_chars])
-        if not backchannels.loop(said) and _claims(d, said, unfinished=True):
+        text = "" if vad.heard is None else vad.heard.text
+        stable = [] if vad.heard is None else _words(d, vad, text[: vad.heard.stable_chars])
+        if len(stable) >= SURE_WORDS and not backchannels.loop(stable) and _claims(d, stable, unfinished=True):
             commit(d, "words")
-        elif vad.voiced_ms >= d.s.settings.barge_in.unworded_ms and not _is_listening(d, vad):
+        elif vad.voiced_ms >= d.s.settings.barge_in.unworded_ms and not backchannels.words(text):
             commit(d, "length")
     elif _is_whole(vad) and vad.pause.flush is None:
-        if backchannels.loop(_all_words(d, vad)):  # quick decoding caught itself: have it done with care
+        said = _all_words(d, vad)
+        if _claims(d, said) or (said and is_near_its_end(held, d.s.settings.barge_in.boundary_ms)):
             pause = replace(vad.pause, flush=d.token())
             d.set(vad=replace(vad, pause=pause))
             d.do(FlushStt(vad.item_id, d.s.token, pause.audio_end_ms, pause.last_voiced_ms))
         else:
-            _decide(d, vad, held)
+            suppress(d, "backchannel" if said else "no_words")
 
 
 def stop_transcript(d: Draft, vad: Candidate, transcript: e.Transcript | None) -> None:
-    """The careful transcript of speech that is over; None: it failed, and what is known decides."""
+    """The careful transcript of speech that is over decides; None: it failed, and the quick one does."""
     assert vad.pause is not None and isinstance(d.s.resp, Held)
     if transcript is not None:
         text, end_ms = transcript.text, vad.pause.last_voiced_ms
@@ -141,12 +145,6 @@ def _decide(d: Draft, vad: Candidate, held: Held) -> None:
 def _is_whole(vad: Candidate) -> bool:
     """Whether what was heard covers all of the speech."""
     return vad.heard is not None and vad.pause is not None and vad.heard.end_ms >= vad.pause.last_voiced_ms
-
-
-def _is_listening(d: Draft, vad: Candidate) -> bool:
-    """Whether all that was said so far is one "mm-hm" after the other; that may take as long as it likes."""
-    said = _all_words(d, vad)
-    return bool(said) and backchannels.are_backchannels(said, _known(d))
 
 
 def _words(d: Draft, vad: Candidate, text: str) -> list[str]:
