@@ -18,7 +18,7 @@ from bargein.realtime import effects as f
 from bargein.realtime import events as e
 from bargein.realtime.invariants import check_state
 from bargein.realtime.machine import step
-from bargein.realtime.settings import Settings
+from bargein.realtime.settings import Limits, Settings
 from bargein.realtime.state import Active, Session, Terminated
 from bargein.realtime.wire import Append, Dialect, Encoder, read
 
@@ -51,11 +51,13 @@ class SessionRunner:
         settings: Settings,
         dialect: Dialect,
         model_used: str,
+        limits: Limits | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport, self._source = transport, source
         self._encoder = Encoder(dialect, model_used)
         self._settings = settings
+        self.limits = limits or Limits()
         self.state = Session()
         self._inputs: deque[e.Input] = deque()
         self._stepping = False
@@ -83,7 +85,7 @@ class SessionRunner:
     def open(self) -> None:
         """Announce the session and open the ears. Raises EngineUnavailable."""
         self.hearing.open()
-        self.tell(e.Opened(self.now(), secrets.token_hex(8), self._settings))
+        self.tell(e.Opened(self.now(), secrets.token_hex(8), self._settings, self.limits))
 
     async def run(self) -> None:
         """Run the graph until the session ends. A node that dies ends the session, loudly."""

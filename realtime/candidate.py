@@ -22,6 +22,7 @@ from .state import Candidate, Held, Pause, Silent, Speaking, live
 FIRST_PARTIAL_MS = 250
 PARTIAL_EVERY_MS = 200
 SURE_WORDS = 2  # of a partial
+ECHO_WORDS_MS = 2000
 TIMERS = ("barge_in", "hold_cap", "partial")
 
 
@@ -153,7 +154,18 @@ def _words(d: Draft, vad: Candidate, text: str) -> list[str]:
         return []
     transcript = e.Transcript(text, vad.heard.avg_logprob, vad.heard.no_speech_prob)
     gated = turn.is_gated(d, vad.heard.end_ms - vad.audio_start_ms, transcript)
-    return [] if gated else backchannels.words(text)
+    said = [] if gated else backchannels.words(text)
+    if d.s.settings.barge_in.echo_guard == "auto" and d.s.echo.path is not None and isinstance(d.s.resp, Held):
+        own = _lately_said(d.s.resp)
+        said = [w for w in said if w not in own]
+    return said
+
+
+def _lately_said(held: Held) -> set[str]:
+    """The reply's words of the last two seconds before the pause: hearing them is no evidence."""
+    voice = held.inner.voice
+    near = [w for w in voice.words if w.end_ms > held.heard_ms - ECHO_WORDS_MS and w.start_ms < voice.written_ms]
+    return set(backchannels.words(" ".join(w.text for w in near)))
 
 
 def _all_words(d: Draft, vad: Candidate) -> list[str]:

@@ -326,12 +326,16 @@ class SpeechFailed:
 
 @dataclass(frozen=True, slots=True)
 class FrameDue:
-    """The pacer holds the next frame of the response's audio: with it, `written_ms` will have been written."""
+    """The pacer holds the next frame of the response's audio: with it, `written_ms` will have been written.
+
+    `level_db`: the frame's level in dBFS, for the echo guard.
+    """
 
     at: float
     epoch: Epoch
     written_ms: int
     played_ms: int
+    level_db: float = -100.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from . import alphabet as a
 from . import events as e
 from .conversation import Message, Part
 from .draft import Draft
+from .echo import FRAME_MS, play
 from .ending import complete, drop_prediction, finish_out_of_band, retire
 from .ids import Epoch, ItemId
 from .state import Chat, Created, Drain, Held, Live, OutOfBand, Plan, Predicted, Streaming, live
@@ -155,6 +156,8 @@ def frame_due(d: Draft, ev: e.FrameDue) -> None:
         d.emit(a.SpokenDelta(resp.plan.id, item_id, 0, v.words[n].text))
         n += 1
     d.emit(a.AudioDelta(resp.plan.id, item_id, 0))
+    starts_in = ev.written_ms - FRAME_MS - ev.played_ms  # what was written before is still to be played
+    d.set(echo=play(d.s.echo, d.at + max(0, starts_in), ev.level_db))
     if first:
         d.emit(a.OutputStarted(resp.plan.id))
     v = replace(v, num_announced=n, written_ms=ev.written_ms, played_ms=ev.played_ms, frame_at=d.at)

@@ -44,6 +44,7 @@ class TurnDetection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class BargeIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: Literal["hold", "cancel", "off"] = "hold"
+    echo_guard: Literal["auto", "off"] = "auto"
     min_words: int = 1
     unworded_ms: int = 800
     boundary_ms: int = 1000
@@ -337,6 +338,7 @@ FIELDS: tuple[Field, ...] = (
     _turn("interrupt_response", flag, "speech over a reply cuts it"),
     _turn("idle_timeout_ms", nullable(integer(5000, 30000)), "silence after a reply that makes the assistant speak again"),
     _same("barge_in.mode", choice("hold", "cancel", "off"), "what speech over a reply does"),
+    _same("barge_in.echo_guard", choice("auto", "off"), "the reply's own echo is nobody's speech"),
     _same("barge_in.min_words", integer(1, 20), "hold: words that take the floor"),
     _same("barge_in.unworded_ms", integer(100, 10000), "hold: voiced speech that takes the floor without words"),
     _same("barge_in.boundary_ms", integer(0, 10000), "hold: so near the reply's end any word is an answer"),

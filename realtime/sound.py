@@ -13,6 +13,7 @@ from . import events as e
 from .detector import WINDOW_MS, Detector, Edge, OnsetLost, Quiet, RawOnset, Started, Thresholds, Voiced, detect
 from .detector import Stopped as StoppedEdge
 from .draft import Draft
+from .echo import hear
 from .effects import DropAudio, PrepareStt, StopStt
 from .ending import drop_prediction
 from .ids import ItemId
@@ -34,7 +35,13 @@ def vad_window(d: Draft, ev: e.VadWindow) -> None:
     if td is None:
         return
     limits = Thresholds(td.threshold, td.stop_threshold, td.min_speech_duration_ms, td.silence_duration_ms)
-    detector, edges = detect(d.s.detector, limits, ev.end_ms, ev.prob, ev.level_db)
+    prob, level_db = ev.prob, ev.level_db
+    if d.s.settings.barge_in.echo_guard == "auto":
+        echo, explained = hear(d.s.echo, d.at, ev.end_ms, ev.level_db)
+        d.set(echo=echo)
+        if explained:  # the reply itself: no speech, and no noise of the room either
+            prob, level_db = 0.0, min(level_db, d.s.detector.floor_db)
+    detector, edges = detect(d.s.detector, limits, ev.end_ms, prob, level_db)
     d.set(detector=detector)
     for edge in edges:
         _edge(d, td, edge, ev)

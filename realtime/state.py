@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from .alphabet import EndReason
 from .conversation import Conversation, SpokenWord
 from .detector import Detector
+from .echo import Echo
 from .effects import StartChat
 from .events import ResponseParams, SttPartial, ToolCall, Transcript
 from .ids import Epoch, IdStream, ItemId, ResponseId
@@ -271,6 +272,7 @@ class Session:
     parked: Parked | None = None
     oob: Mapping[str, OutOfBand] = field(default_factory=dict)
     detector: Detector = Detector()
+    echo: Echo = Echo()
     conversation: Conversation = Conversation()
     sealed: tuple[Sealed, ...] = ()
     timers: Mapping[str, Armed] = field(default_factory=dict)
