@@ -84,6 +84,7 @@ class SessionRunner:
 
     def open(self) -> None:
         """Announce the session and open the ears. Raises EngineUnavailable."""
+        self._set_input(self._settings)
         self.hearing.open()
         self.tell(e.Opened(self.now(), secrets.token_hex(8), self._settings, self.limits))
 
@@ -230,10 +231,15 @@ class SessionRunner:
     def _emit(self, event: a.ServerEvent) -> None:
         audio = self.playout.frame if isinstance(event, a.AudioDelta) else b""
         if isinstance(event, a.SessionUpdated):
-            self.hearing.set_format(event.settings.input_format)
+            self._set_input(event.settings)
         text = self._encoder.encode(event, audio)
         if text is not None:
             self._transport.send(text)
+
+    def _set_input(self, settings: Settings) -> None:
+        self.hearing.set_format(settings.input_format)
+        reduction = settings.noise_reduction
+        self.hearing.set_noise_reduction(None if reduction is None else reduction["type"])
 
     def _close(self, code: int, reason: str) -> None:
         self._transport.close(code, reason)

@@ -476,9 +476,7 @@ def apply(settings: Settings, patch: Patch) -> Settings:
             flat["transcribe"] = False
         else:
             flat[group] = None
-    # Accepted, since clients send it unasked, and said to have no effect.
-    idle = ["audio.input.noise_reduction"] if flat["noise_reduction"] is not None else []
-    flat["ignored_fields"] = [*patch.ignored, *idle]
+    flat["ignored_fields"] = list(patch.ignored)
     return msgspec.convert(flat, Settings)
 
 

@@ -19,7 +19,7 @@ from bargein.realtime import effects as f
 from bargein.realtime import events as e
 from bargein.realtime.ids import ItemId
 
-from ..audio import F32, IN_RATE, Decoder, InputStore
+from ..audio import F32, IN_RATE, Decoder, InputStore, NoiseReducer
 
 log = logging.getLogger("bargein.hearing")
 
@@ -53,6 +53,7 @@ class Hearing:
     def __init__(self, engine: EngineClient, tell: Tell, now: Now, input_format: str, *, partials: bool) -> None:
         self._engine, self._tell, self._now, self._partials = engine, tell, now, partials
         self._decoder = Decoder(input_format)
+        self._reducer: NoiseReducer | None = None
         self.store = InputStore()
         self._vad: EngineStream | None = None
         self._vad_base = 0  # position of the vad stream's first sample
@@ -85,9 +86,16 @@ class Hearing:
         if input_format != self._decoder.fmt:
             self._decoder = Decoder(input_format)
 
+    def set_noise_reduction(self, kind: str | None) -> None:
+        """`near_field`, `far_field` or None; from the next audio on."""
+        if kind != (self._reducer.kind if self._reducer else None):
+            self._reducer = None if kind is None else NoiseReducer(kind)
+
     def append(self, data: bytes) -> None:
         """Take bytes in the session's input format."""
         x = self._decoder.decode(data)
+        if self._reducer is not None:
+            x = self._reducer.process(x)
         if len(x) == 0:
             return
         self._take(x, filled=False)
