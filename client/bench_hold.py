@@ -21,20 +21,23 @@ import numpy as np
 
 from .audio import I16, RATE, read_wav
 from .bench_call import show, spread
-from .session import ConnectFailed, RealtimeClient
+from .session import ConnectFailed, RealtimeClient, Seen
 from .turns import Microphone
 
 # The embedded model is brief unless the call so far was not.
 STORY = (
-    ("Tell me about the mountains.", "The mountains are high and old. In winter they are covered with snow, and in summer the "
-     "shepherds bring their sheep up to the green meadows. Many people walk there every year. They sleep in small huts, and "
-     "in the morning they watch the sun come up over the peaks, and they are happy."),
-    ("Tell me about the forest.", "The forest is dark and quiet. Deer and foxes live there, and in the evening you can hear "
-     "the owls call from the tall trees. People go there to gather mushrooms and berries. They walk for hours along the "
-     "narrow paths, and when they come home they are tired, and they cook a warm soup."),
+    ("Tell me about the mountains.",
+     "The mountains are high and old. In winter they are covered with snow, and in summer the shepherds bring their "
+     "sheep up to the green meadows. Many people walk there every year. They sleep in small huts, and in the morning "
+     "they watch the sun come up over the peaks, and they are happy."),
+    ("Tell me about the forest.",
+     "The forest is dark and quiet. Deer and foxes live there, and in the evening you can hear the owls call from the "
+     "tall trees. People go there to gather mushrooms and berries. They walk for hours along the narrow paths, and when "
+     "they come home they are tired, and they cook a warm soup."),
     ("Tell me about the sea.", ""),
 )  # fmt: skip
 FADE_MS = 20
+KEEPS = ("backchannel", "noise", "nothing")  # what must leave the reply whole; `nothing`: but for its echo
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--each", type=int, default=20, help="trials of each kind (default %(default)s)")
     p.add_argument("--lead", type=int, default=40, help="pacer.lead_ms")
     p.add_argument("--tokens", type=int, default=90, help="length of a reply")
+    p.add_argument("--echo", metavar="DB:MS", help="loop the reply back into the microphone, so loud and so late")
     p.add_argument("--verbose", action="store_true", help="one line a trial")
     p.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     return p
@@ -89,18 +93,18 @@ async def _run(args: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {"mode": args.mode, "lead_ms": args.lead, "reply_s": round(length, 1)}
     for kind in args.kinds.split(","):
         files = sorted(args.sounds.glob(f"{kind}-*.wav"))
-        if not files:
+        if not files and kind != "nothing":
             print(f"no {kind}-*.wav in {args.sounds}")
             continue
-        chosen = [files[n % len(files)] for n in range(args.each)]
+        chosen = [files[n % len(files)] if files else None for n in range(args.each)]
         trials = []
         for n, file in enumerate(chosen):
             if kind == "answer":  # from 0.3 s before the end to 0.5 s after it
                 start = length - 0.3 + 0.8 * n / max(1, len(chosen) - 1)
             else:
-                start = rng.uniform(0.6, max(0.7, min(length - 2.5, 3.0)))
+                start = rng.uniform(1.2 if args.echo else 0.6, max(1.3, min(length - 2.5, 3.0)))
             trial = await _trial(args, file, start, kind=kind)
-            if kind in ("backchannel", "noise") and trial.status == "completed":
+            if kind in KEEPS and trial.status == "completed":
                 trial.flaw = flaw(trial.audio, whole.audio, trial.num_pauses)
             if args.verbose:
                 print(f"  {start:4.1f} s  {line(trial)}", flush=True)
@@ -116,17 +120,50 @@ def line(t: Trial) -> str:
     return f"{t.sound:46} {t.status:10} {pauses}, silent after {silent} ms, heard {t.heard!r} {t.flaw}"
 
 
+class Loudspeaker:
+    """A player in a room with a microphone: it starts with the first delta and drops what is cleared."""
+
+    def __init__(self, call: RealtimeClient, gain_db: float, delay_ms: float) -> None:
+        self._gain, self._delay = 10 ** (gain_db / 20), delay_ms / 1000
+        self._start = 0.0  # when the first sample of `_sound` is played
+        self._sound = np.zeros(0, np.float32)
+        call.on_event = self._on_event
+
+    def _on_event(self, s: Seen) -> None:
+        if s.type == "response.output_audio.delta":
+            x = np.frombuffer(base64.b64decode(s.event["delta"]), "<i2").astype(np.float32)
+            end = self._start + len(self._sound) / RATE
+            if s.at > end:  # it ran dry
+                gap = RATE if not self._start else min(int((s.at - end) * RATE), 10 * RATE)
+                self._sound = np.concatenate([self._sound[-RATE:], np.zeros(gap, np.float32)])
+                self._start = s.at - len(self._sound) / RATE
+            self._sound = np.concatenate([self._sound, x])
+        elif s.type == "output_audio_buffer.cleared":
+            self._sound = self._sound[: max(0, int((s.at - self._start) * RATE))]
+
+    def heard(self, at: float) -> I16:
+        """What of it is in the microphone's 20 ms that end at `at`."""
+        n = RATE // 50
+        end = int((at - self._delay - self._start) * RATE)
+        out = np.zeros(n, np.float32)
+        first, last = max(0, end - n), min(end, len(self._sound))
+        if self._start and last > first:
+            out[first - (end - n) : last - (end - n)] = self._sound[first:last]
+        return (out * self._gain).astype(np.int16)
+
+
 def report(kind: str, trials: list[Trial]) -> dict[str, Any]:
     """Print and return the figures of one kind of sound."""
     n = len(trials)
     pauses = sum(t.num_pauses for t in trials)
     figures: dict[str, Any] = {"n": n, "pauses": pauses}
-    if kind in ("backchannel", "noise"):
+    if kind in KEEPS:
         kept = [t for t in trials if t.status == "completed"]
         sound = [t for t in kept if not t.flaw]
-        print(f"{kind}: {len(kept)} of {n} replies went on to their end, {len(sound)} as if never paused; {pauses} pauses")
+        print(f"{kind}: {len(kept)} of {n} replies reached their end, {len(sound)} as if never paused; {pauses} pauses")
         show("length of a pause", [t.paused_ms / t.num_pauses for t in kept if t.num_pauses])
-        figures |= {"kept": len(kept), "as_if_never_paused": len(sound), "lost": [t.sound for t in trials if t not in kept]}
+        figures |= {"kept": len(kept), "as_if_never_paused": len(sound)}
+        figures["lost"] = [t.sound for t in trials if t not in kept]
     elif kind == "interrupt":
         cut = [t for t in trials if t.status == "cancelled"]
         silent = [t.silent_ms for t in cut if t.silent_ms is not None]
@@ -158,6 +195,9 @@ async def _trial(args: argparse.Namespace, file: Path | None, start: float, kind
         await call.wait("session.created", 0, 15)
         await call.update(profile="fast", barge_in={"mode": args.mode}, pacer={"lead_ms": args.lead})
         mic = Microphone(call)
+        if args.echo:
+            gain_db, delay_ms = (float(x) for x in args.echo.split(":"))
+            mic.echo = Loudspeaker(call, gain_db, delay_ms).heard
         ask = {"input": _story(), "max_output_tokens": args.tokens, "temperature": 0}
         await call.send("response.create", response=ask)
         first = await call.wait("response.output_audio.delta", 0, 30)

@@ -16,7 +16,7 @@ from bargein.engine.client import EngineClient
 from bargein.realtime import alphabet as a
 from bargein.realtime import effects as f
 from bargein.realtime import events as e
-from bargein.realtime.invariants import check_state
+from bargein.realtime.invariants import check_state, check_step
 from bargein.realtime.machine import step
 from bargein.realtime.settings import Limits, Settings
 from bargein.realtime.state import Active, Session, Terminated
@@ -165,6 +165,7 @@ class SessionRunner:
         try:
             state, effects = step(self.state, ev)
             check_state(state)
+            check_step(self.state, state)
         except Exception:  # our bug: it ends this session and no other
             log.exception("internal state error on %s in state %r", type(ev).__name__, self.state)
             self._collapse()

@@ -23,6 +23,7 @@ FIRST_PARTIAL_MS = 250
 PARTIAL_EVERY_MS = 200
 SURE_WORDS = 2  # of a partial
 ECHO_WORDS_MS = 2000
+FRESH_MS = 500  # a partial that old no longer says that there were no words
 TIMERS = ("barge_in", "hold_cap", "partial")
 
 
@@ -89,7 +90,7 @@ def grow(d: Draft, vad: Candidate, phase: Voiced, *, ends: bool) -> None:
 
 def partial(d: Draft, vad: Candidate, ev: e.SttPartial) -> None:
     """What STT hears so far."""
-    d.note("stt", "partial", item_id=vad.item_id, text=ev.text, stable_chars=ev.stable_chars, avg_logprob=ev.avg_logprob)
+    d.note("stt", "partial", item_id=vad.item_id, text=ev.text, stable=ev.stable_chars, avg_logprob=ev.avg_logprob)
     d.set(vad=replace(vad, heard=ev))
     _judge(d)
 
@@ -98,18 +99,21 @@ def _judge(d: Draft) -> None:
     """Who has the floor, by what is known of a held reply's candidate; nothing is decided where it does not tell.
 
     The reply is silent already, so waiting costs nothing that could be heard. Hence what is heard in passing has to be
-    two words that two partials agree on (a word that is cut off reads like another: "ri-", "rye"), and of speech that is
-    over a quick transcript may let the reply go on, but only a careful one takes the floor.
+    two words that two partials agree on (a word that is cut off reads like another: "ri-", "rye"), and of speech that
+    is over a quick transcript may let the reply go on, but only a careful one takes the floor.
     """
     vad, held = d.s.vad, d.s.resp
     if not isinstance(vad, Candidate) or not isinstance(held, Held) or not vad.confirmed:
         return
     if vad.pause is None:
-        text = "" if vad.heard is None else vad.heard.text
-        stable = [] if vad.heard is None else _words(d, vad, text[: vad.heard.stable_chars])
+        if (heard := vad.heard) is None:  # slow ears are no reason to give up the floor before the cap
+            return
+        stable = _words(d, vad, heard.text[: heard.stable_chars])
         if len(stable) >= SURE_WORDS and not backchannels.loop(stable) and _claims(d, stable, unfinished=True):
             commit(d, "words")
-        elif vad.voiced_ms >= d.s.settings.barge_in.unworded_ms and not backchannels.words(text):
+            return
+        long = vad.voiced_ms >= d.s.settings.barge_in.unworded_ms
+        if long and d.s.audio_ms - heard.end_ms <= FRESH_MS and not backchannels.words(heard.text):
             commit(d, "length")
     elif _is_whole(vad) and vad.pause.flush is None:
         said = _all_words(d, vad)
@@ -197,7 +201,7 @@ def barge_in_timer(d: Draft) -> None:
 
 
 def hold_cap(d: Draft) -> None:
-    """A reply does not wait for ever: speech that goes on has the floor; of speech that is over, what is known decides."""
+    """A reply does not wait for ever: speech that goes on has the floor, of speech that is over what is known decides."""
     vad = d.s.vad
     if not isinstance(vad, Candidate):
         return

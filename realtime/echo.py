@@ -1,7 +1,7 @@
 """Is what the microphone hears the reply itself? (SPEC section 9.8, the echo guard)
 
-Compares two levels over time: what was played and what came in. An echo is the reply again, later and quieter, so at one
-lag the difference of the two, in dB, stays nearly the same; nobody's speech and no noise does that. Pure numbers: where
+Compares two levels over time: what was played and what came in. An echo is the reply again, later and quieter, so at
+one lag the difference of the two, in dB, stays nearly the same; nobody's speech and no noise does that. Pure numbers: where
 the levels come from is others' business.
 """
 

@@ -223,7 +223,7 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class SttPartial:
-    """What was heard up to `end_ms` (audio time); the first `stable_chars` are final. The scores are for the noise gate."""
+    """What was heard up to `end_ms` (audio time); the first `stable_chars` are final. The noise gate needs the scores."""
 
     at: float
     item_id: ItemId

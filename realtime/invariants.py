@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from .conversation import Message, words_heard
-from .state import Candidate, Drain, Held, Predicted, Session, Silent, Speaking, Stopped, Streaming, Terminated, live
+from .state import (
+    Active,
+    Candidate,
+    Drain,
+    Held,
+    Pending,
+    Predicted,
+    Session,
+    Silent,
+    Speaking,
+    Stopped,
+    Streaming,
+    Terminated,
+    live,
+)
 
 TIMER_PHASES: dict[str, tuple[type, ...]] = {
     "commit": (Stopped,),
@@ -59,3 +73,24 @@ def check_state(s: Session) -> None:
         raise InvariantViolation("I1", "a prediction outlived the silence that it was made in")
     if resp is not None and resp.plan.epoch > s.epoch:
         raise InvariantViolation("I5", "a response is ahead of the epoch counter")
+
+
+def check_step(before: Session, after: Session) -> None:
+    """What must hold between two states that follow each other. Raises InvariantViolation."""
+    if after.epoch < before.epoch:
+        raise InvariantViolation("I5", "the epoch went back")
+    old, new = live(before.resp), live(after.resp)
+    if old is not None and new is not None and old.plan.id != new.plan.id and new.plan.epoch <= old.plan.epoch:
+        raise InvariantViolation("I5", "a new response under an old epoch")
+    order = (Pending, Active, Terminated)
+    if order.index(type(after.phase)) < order.index(type(before.phase)):
+        raise InvariantViolation("I8", f"from {type(before.phase).__name__} to {type(after.phase).__name__}")
+    sealed = {b.item_id: (b.start_ms, b.end_ms) for b in before.sealed}
+    for b in after.sealed:
+        if sealed.get(b.item_id, (b.start_ms, b.end_ms)) != (b.start_ms, b.end_ms):
+            raise InvariantViolation("I3", f"the sealed audio of {b.item_id} changed")
+    vad, was = after.vad, before.vad
+    if isinstance(vad, Speaking | Stopped | Candidate) and isinstance(was, Speaking | Stopped | Candidate):
+        moved = vad.item_id == was.item_id and vad.audio_start_ms != was.audio_start_ms
+        if moved:
+            raise InvariantViolation("I7", f"the start of {vad.item_id} moved while it was open")

@@ -81,7 +81,7 @@ def terminate(d: Draft, reason: a.EndReason, error: tuple[str, str] | None = Non
 
 
 def input_gap(d: Draft) -> None:
-    """Somebody is speaking and the input may have stopped: what is missing is silence (a muted microphone, a dead tab)."""
+    """Somebody is speaking and the input may have stopped: what is missing is silence (a muted microphone, say)."""
     if d.at - d.s.input_at < d.s.settings.input_gap_ms:
         d.arm("input_gap", d.s.input_at + d.s.settings.input_gap_ms)
         return

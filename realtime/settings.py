@@ -336,7 +336,7 @@ FIELDS: tuple[Field, ...] = (
     _turn("barge_in_delay_ms", integer(0, 1000), "cancel mode: further speech before a reply is cut"),
     _turn("create_response", flag, "answer each turn by itself"),
     _turn("interrupt_response", flag, "speech over a reply cuts it"),
-    _turn("idle_timeout_ms", nullable(integer(5000, 30000)), "silence after a reply that makes the assistant speak again"),
+    _turn("idle_timeout_ms", nullable(integer(5000, 30000)), "silence after a reply that makes it speak again"),
     _same("barge_in.mode", choice("hold", "cancel", "off"), "what speech over a reply does"),
     _same("barge_in.echo_guard", choice("auto", "off"), "the reply's own echo is nobody's speech"),
     _same("barge_in.min_words", integer(1, 20), "hold: words that take the floor"),

@@ -59,7 +59,7 @@ class Pause:
 class Candidate:
     """Speech over a response, not announced yet.
 
-    Hold mode makes one at the raw onset, before it is `confirmed`. After a `pause` what was `heard` of all of it decides.
+    Hold mode makes one at the raw onset, before it is `confirmed`. After a `pause` what was `heard` of it decides.
     """
 
     item_id: ItemId

@@ -9,7 +9,7 @@ from bargein.realtime import effects as f
 from bargein.realtime import events as e
 from bargein.realtime.conversation import Message, Part, SpokenWord
 from bargein.realtime.ids import Epoch, ItemId
-from bargein.realtime.invariants import check_state
+from bargein.realtime.invariants import check_state, check_step
 from bargein.realtime.machine import step
 from bargein.realtime.settings import Limits, Settings, apply, parse
 from bargein.realtime.state import Session, Silent, Stopped
@@ -30,8 +30,10 @@ class Play:
     # --- inputs ---
 
     def tell(self, ev: e.Input) -> list[f.Effect]:
-        self.state, effects = step(self.state, ev)
+        before = self.state
+        self.state, effects = step(before, ev)
         check_state(self.state)
+        check_step(before, self.state)
         fill = 0
         for x in effects:
             if isinstance(x, f.FeedSilence):

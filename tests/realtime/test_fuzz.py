@@ -96,6 +96,10 @@ class Walker:
             lambda: p.tell(e.SpeechFailed(at, epoch, "x")) if rng.random() < 0.1 else None,
             lambda: p.tell(e.EngineLost(at)) if rng.random() < 0.03 else None,
             lambda: p.tell(e.EngineBack(at)),
+            lambda: p.tell(e.SettingsRefused(at, "session.x", "unknown", "session_update_invalid", "evt_s")),
+            lambda: p.tell(e.NodeFailed(at, "client_too_slow", "x")) if rng.random() < 0.01 else None,
+            lambda: p.tell(e.DrainRequested(at)) if rng.random() < 0.01 else None,
+            lambda: p.tell(e.TransportClosed(at)) if rng.random() < 0.01 else None,
             lambda: p.tell(e.TimerFired(at, rng.choice(TIMERS), 1)),
             lambda: p.tell(e.CloseSession(at)) if rng.random() < 0.01 else None,
         ]
@@ -146,7 +150,7 @@ class Walker:
                 return
             written = resp.voice.written_ms + 20
             self.played[epoch] = written
-            self.p.tell(e.FrameDue(self.p.at, epoch, written, written - 20))
+            self.p.tell(e.FrameDue(self.p.at, epoch, written, written - 20, self.rng.uniform(-60, -10)))
             self.p.advance(20)
 
 

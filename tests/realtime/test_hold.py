@@ -218,12 +218,29 @@ def test_words_are_counted_in_this_utterance_only() -> None:
         assert isinstance(p.state.resp, Drain)
 
 
-def test_voiced_speech_takes_the_floor_after_unworded_ms() -> None:
+def test_voiced_speech_without_words_takes_the_floor_after_unworded_ms() -> None:
     p = replying()
-    p.speech(768)
+    p.speech(640)
+    p.partial("")
+    p.speech(128)
     assert isinstance(p.state.resp, Held)
     p.speech(32)
     assert isinstance(p.state.resp, Idle) and isinstance(p.state.vad, Speaking) and "length" in why(p)
+
+
+def test_slow_ears_do_not_give_up_the_floor_before_the_cap() -> None:
+    p = replying()
+    p.speech(160)
+    p.partial("")
+    p.speech(1120)
+    assert isinstance(p.state.resp, Held), "what was heard a second ago says nothing of now"
+    p.partial("")
+    assert isinstance(p.state.resp, Idle)
+    q = replying()
+    q.speech(1280)
+    assert isinstance(q.state.resp, Held)
+    q.speech(800)
+    assert "hold_cap" in why(q)
 
 
 def test_the_hold_cap_gives_the_floor() -> None:
@@ -357,6 +374,7 @@ def test_speech_that_goes_on_before_its_words_came() -> None:
     p.partial("", stable=0)
     assert isinstance(p.state.resp, Held), "the words of its first half decide nothing"
     p.speech(320)
+    p.partial("")
     assert isinstance(p.state.vad, Speaking) and p.state.vad.voiced_ms >= 800, "voice adds up over the pause"
 
 

@@ -175,7 +175,7 @@ def test_a_long_reply_is_a_sign_of_life() -> None:
     assert p.of(a.SessionDone) == []
 
 
-# --- sections 7 and 10: failures that end the session ------------------------------------------------------------------
+# --- sections 7 and 10: failures that end the session ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "codes"), [("realtime", ["stt_failed", "stt_failed"]), ("transcription", [])])
