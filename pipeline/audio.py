@@ -14,7 +14,7 @@ F32 = npt.NDArray[np.float32]
 
 IN_RATE = 16000  # inside, towards the ears
 OUT_RATE = 24000  # inside, from the mouth
-SUPPRESSION = {"near_field": 1, "far_field": 2}  # WebRTC's levels, 0 to 4
+SUPPRESSION = {"near_field": 2, "far_field": 3}  # WebRTC's levels, 0 to 4; 2 has the lowest word error at 5 dB
 RATES = {"pcm16": 24000, "pcm16_16k": 16000, "g711_ulaw": 8000, "g711_alaw": 8000}
 
 

@@ -100,7 +100,8 @@ def _judge(d: Draft) -> None:
 
     The reply is silent already, so waiting costs nothing that could be heard. Hence what is heard in passing has to be
     two words that two partials agree on (a word that is cut off reads like another: "ri-", "rye"), and of speech that
-    is over a quick transcript may let the reply go on, but only a careful one takes the floor.
+    is over a quick transcript may let the reply go on, but only a careful one takes the floor, and near the reply's end
+    only a careful one lets it go on.
     """
     vad, held = d.s.vad, d.s.resp
     if not isinstance(vad, Candidate) or not isinstance(held, Held) or not vad.confirmed:
@@ -117,7 +118,7 @@ def _judge(d: Draft) -> None:
             commit(d, "length")
     elif _is_whole(vad) and vad.pause.flush is None:
         said = _all_words(d, vad)
-        if _claims(d, said) or (said and is_near_its_end(held, d.s.settings.barge_in.boundary_ms)):
+        if _claims(d, said) or is_near_its_end(held, d.s.settings.barge_in.boundary_ms):
             pause = replace(vad.pause, flush=d.token())
             d.set(vad=replace(vad, pause=pause))
             d.do(FlushStt(vad.item_id, d.s.token, pause.audio_end_ms, pause.last_voiced_ms))

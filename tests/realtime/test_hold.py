@@ -394,8 +394,7 @@ def test_a_short_answer_near_the_replys_end_is_an_answer(text: str, ms: int, sta
 def test_the_boundary_rule_needs_words_and_a_reply_that_is_all_planned() -> None:
     p = replying(1900)
     p.speech(160)
-    p.silence(STOP_MS)
-    p.partial("")
+    said(p, "")
     assert isinstance(p.state.resp, Drain)
     q = replying(1900, done=False)  # nobody knows yet whether "ten" is the last word
     q.speech(160)
@@ -407,6 +406,15 @@ def test_the_boundary_rule_needs_words_and_a_reply_that_is_all_planned() -> None
     r.silence(STOP_MS)
     r.partial("Yes.")
     assert isinstance(r.state.resp, Drain), "in the middle of the reply a yes is a backchannel"
+
+
+def test_an_answer_that_was_heard_badly_at_first_is_an_answer() -> None:
+    p = replying(1900)
+    p.speech(320)
+    p.silence(STOP_MS)
+    p.partial("D'youve", avg_logprob=-1.8)
+    p.words("Two.")
+    assert isinstance(p.state.vad, Stopped)
 
 
 def test_everything_heard_ends_completed_and_keeps_every_word() -> None:
@@ -446,8 +454,7 @@ def test_chat_and_speech_go_on_while_held() -> None:
     p.tell(e.ChatDone(p.at, epoch, (), False, 1, 1, 0))
     p.tell(e.SpeechDone(p.at, epoch))
     assert isinstance(p.state.resp, Held) and "drain_cap" not in p.timers
-    p.silence(STOP_MS)
-    p.partial("")
+    said(p, "")
     assert isinstance(p.state.resp, Drain) and "drain_cap" in p.timers
     p.play(400, start_ms=200)
     p.drained(600)
