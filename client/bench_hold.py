@@ -163,7 +163,7 @@ def report(kind: str, trials: list[Trial]) -> dict[str, Any]:
         print(f"{kind}: {len(kept)} of {n} replies reached their end, {len(sound)} as if never paused; {pauses} pauses")
         show("length of a pause", [t.paused_ms / t.num_pauses for t in kept if t.num_pauses])
         figures |= {"kept": len(kept), "as_if_never_paused": len(sound)}
-        figures["lost"] = [t.sound for t in trials if t not in kept]
+        figures["lost"] = [t.sound for t in trials if t.status != "completed"]
     elif kind == "interrupt":
         cut = [t for t in trials if t.status == "cancelled"]
         silent = [t.silent_ms for t in cut if t.silent_ms is not None]
@@ -173,7 +173,7 @@ def report(kind: str, trials: list[Trial]) -> dict[str, Any]:
     else:
         answered = [t for t in trials if t.answered]
         print(f"{kind}: {len(answered)} of {n} answered")
-        figures |= {"answered": len(answered), "missed": [t.sound for t in trials if t not in answered]}
+        figures |= {"answered": len(answered), "missed": [t.sound for t in trials if not t.answered]}
     return figures
 
 
