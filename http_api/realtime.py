@@ -49,6 +49,7 @@ async def realtime(request: web.Request) -> web.StreamResponse:
         settings=settings,
         dialect=dialect,
         model_used=model_used,
+        limits=config.limits,
     )
     try:
         runner.open()

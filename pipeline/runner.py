@@ -16,9 +16,9 @@ from bargein.engine.client import EngineClient
 from bargein.realtime import alphabet as a
 from bargein.realtime import effects as f
 from bargein.realtime import events as e
-from bargein.realtime.invariants import check_state
+from bargein.realtime.invariants import check_state, check_step
 from bargein.realtime.machine import step
-from bargein.realtime.settings import Settings
+from bargein.realtime.settings import Limits, Settings
 from bargein.realtime.state import Active, Session, Terminated
 from bargein.realtime.wire import Append, Dialect, Encoder, read
 
@@ -51,11 +51,13 @@ class SessionRunner:
         settings: Settings,
         dialect: Dialect,
         model_used: str,
+        limits: Limits | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport, self._source = transport, source
         self._encoder = Encoder(dialect, model_used)
         self._settings = settings
+        self.limits = limits or Limits()
         self.state = Session()
         self._inputs: deque[e.Input] = deque()
         self._stepping = False
@@ -85,8 +87,9 @@ class SessionRunner:
 
     def open(self) -> None:
         """Announce the session and open the ears. Raises EngineUnavailable."""
+        self._set_input(self._settings)
         self.hearing.open()
-        self.tell(e.Opened(self.now(), secrets.token_hex(8), self._settings))
+        self.tell(e.Opened(self.now(), secrets.token_hex(8), self._settings, self.limits))
 
     async def run(self) -> None:
         """Run the graph until the session ends. A node that dies ends the session, loudly."""
@@ -165,6 +168,7 @@ class SessionRunner:
         try:
             state, effects = step(self.state, ev)
             check_state(state)
+            check_step(self.state, state)
         except Exception:  # our bug: it ends this session and no other
             log.exception("internal state error on %s in state %r", type(ev).__name__, self.state)
             self._collapse()
@@ -199,6 +203,8 @@ class SessionRunner:
                 self.hearing.prepare(effect)
             case f.FlushStt():
                 self.hearing.flush(effect)
+            case f.AskPartial(item_id):
+                self.hearing.ask_partial(item_id)
             case f.StopStt(item_id):
                 self.hearing.stop(item_id)
             case f.SealBuffer():
@@ -206,6 +212,8 @@ class SessionRunner:
                 self.hearing.drop(effect.end_ms)
             case f.DropAudio(before_ms):
                 self.hearing.drop(before_ms)
+            case f.FeedSilence(ms):
+                self.hearing.fill(ms)
             case f.PrepareEou():
                 self.hearing.finished.prepare_sound(effect)
             case f.AskEou():
@@ -233,10 +241,15 @@ class SessionRunner:
     def _emit(self, event: a.ServerEvent) -> None:
         audio = self.playout.frame if isinstance(event, a.AudioDelta) else b""
         if isinstance(event, a.SessionUpdated):
-            self.hearing.set_format(event.settings.input_format)
+            self._set_input(event.settings)
         text = self._encoder.encode(event, audio)
         if text is not None:
             self._transport.send(text)
+
+    def _set_input(self, settings: Settings) -> None:
+        self.hearing.set_format(settings.input_format)
+        reduction = settings.noise_reduction
+        self.hearing.set_noise_reduction(None if reduction is None else reduction["type"])
 
     def _close(self, code: int, reason: str) -> None:
         self._transport.close(code, reason)

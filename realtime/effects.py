@@ -68,6 +68,13 @@ class FlushStt:
 
 
 @dataclass(frozen=True, slots=True)
+class AskPartial:
+    """Say soon what this utterance holds so far; while an earlier question is open, as soon as that is answered."""
+
+    item_id: ItemId
+
+
+@dataclass(frozen=True, slots=True)
 class StopStt:
     """Forget this utterance."""
 
@@ -88,6 +95,13 @@ class DropAudio:
     """Input audio before `before_ms` is not needed any more."""
 
     before_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSilence:
+    """Input that did not come counts as silence: take this much of it."""
+
+    ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +167,12 @@ class StartChat:
     spoken: bool  # false: text only, nothing goes to TTS
     voice: str
     speed: float
+    parallel_tool_calls: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class HoldOutput:
-    """Audio of this epoch is made ready but not written until it is released."""
+    """Audio of this epoch is made ready but not written until it is released; it goes on at the very next sample."""
 
     epoch: Epoch
 
@@ -203,9 +218,11 @@ Effect = (
     | StartStt
     | PrepareStt
     | FlushStt
+    | AskPartial
     | StopStt
     | SealBuffer
     | DropAudio
+    | FeedSilence
     | PrepareEou
     | AskEou
     | PrepareEouText

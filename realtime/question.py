@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .draft import Draft
-from .effects import AskEou, AskEouText, EouContext, PrepareEouText
+from .effects import AskEou, AskEouText, EouContext, PrepareEou, PrepareEouText
 from .eou import commit_delay_ms, fuse, text_score
+from .ids import ItemId
 from .settings import Eou
 from .state import Question, Stopped
 
@@ -21,9 +22,11 @@ _SOUND = ("audio", "fusion")
 _WORDS = ("heuristic", "text", "fusion", "integrated")
 
 
-def asked_by_sound(eou: Eou) -> bool:
-    """Whether this kind listens to the sound, so that the classifier may be asked ahead of the stop."""
-    return eou.kind in _SOUND
+def prepare_sound(d: Draft, item_id: ItemId, end_ms: int, last_voiced_ms: int) -> None:
+    """A silence begins that may be the end: the classifier of the sound may think about it already."""
+    eou = d.s.settings.eou
+    if eou.kind in _SOUND:
+        d.do(PrepareEou(item_id, end_ms, last_voiced_ms, eou.audio_window_ms))
 
 
 def ask(d: Draft, vad: Stopped, end_ms: int, last_voiced_ms: int) -> None:

@@ -11,13 +11,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from bargein.engine import protocol as p
 from bargein.engine.client import EngineClient, EngineStream, EngineUnavailable
 from bargein.realtime import effects as f
 from bargein.realtime import events as e
 from bargein.realtime.ids import ItemId
 
-from ..audio import IN_RATE, Decoder, InputStore
+from ..audio import F32, IN_RATE, Decoder, InputStore, NoiseReducer
 from .finished import Finished
 
 log = logging.getLogger("bargein.hearing")
@@ -42,7 +44,8 @@ class Utterance:
     sealed_at: int | None = None
     asked: dict[int, p.Transcribe] = field(default_factory=dict)
     last_partial_at: int = 0
-    partial_open: bool = False
+    partial_end: int | None = None  # where the partial that is asked for ends
+    partial_again: bool = False  # and one more is wanted after it
 
 
 class Hearing:
@@ -53,6 +56,7 @@ class Hearing:
     ) -> None:
         self._engine, self._tell, self._now, self._partials = engine, tell, now, partials
         self._decoder = Decoder(input_format)
+        self._reducer: NoiseReducer | None = None
         self.store = InputStore()
         self._vad: EngineStream | None = None
         self._vad_base = 0  # position of the vad stream's first sample
@@ -85,13 +89,27 @@ class Hearing:
         if input_format != self._decoder.fmt:
             self._decoder = Decoder(input_format)
 
+    def set_noise_reduction(self, kind: str | None) -> None:
+        """`near_field`, `far_field` or None; from the next audio on."""
+        if kind != (self._reducer.kind if self._reducer else None):
+            self._reducer = None if kind is None else NoiseReducer(kind)
+
     def append(self, data: bytes) -> None:
         """Take bytes in the session's input format."""
         x = self._decoder.decode(data)
+        if self._reducer is not None:
+            x = self._reducer.process(x)
         if len(x) == 0:
             return
+        self._take(x, filled=False)
+
+    def fill(self, ms: int) -> None:
+        """Silence in place of input that did not come."""
+        self._take(np.zeros(ms * PER_MS, np.float32), filled=True)
+
+    def _take(self, x: F32, *, filled: bool) -> None:
         self.store.append(x)
-        self._tell(e.AudioAppended(self._now(), self.store.end // PER_MS))
+        self._tell(e.AudioAppended(self._now(), self.store.end // PER_MS, filled))
         if self._vad is not None:
             self._vad.feed(0, p.Audio(x.tobytes()))
         for utterance in self._utterances.values():
@@ -125,7 +143,7 @@ class Hearing:
     def _connect(self, utterance: Utterance) -> None:
         """Open the utterance's stream and bring it up to date."""
         item_id = utterance.item_id
-        utterance.fed, utterance.partial_open = utterance.start, False
+        utterance.fed, utterance.partial_end = utterance.start, None
         try:
             utterance.stream = self._engine.open(
                 "stt",
@@ -164,25 +182,46 @@ class Hearing:
             utterance.asked[tag] = body
         else:
             body = p.Transcribe(end, voiced, "prepare")
-        utterance.partial_open = False  # an open partial gives way
+        utterance.partial_end, utterance.partial_again = None, False  # an open partial gives way
         if utterance.stream is not None:
             utterance.stream.feed(tag, body)
 
     def _maybe_partial(self, utterance: Utterance) -> None:
+        """What the client sees while somebody speaks; it may wait."""
         due = self.store.end - utterance.last_partial_at >= PARTIAL_EVERY_MS * PER_MS
-        if self._partials and due and utterance.stream is not None and not utterance.partial_open:
-            utterance.last_partial_at = self.store.end
-            utterance.partial_open = True
-            num = self.store.end - utterance.start
-            utterance.stream.feed(-2, p.Transcribe(num, num, "partial"), due_ms=200)
+        if self._partials and due and utterance.partial_end is None:
+            self._partial(utterance, due_ms=200)
+
+    def ask_partial(self, item_id: ItemId) -> None:
+        """What decides whether a reply goes on; it is urgent."""
+        utterance = self._utterances.get(item_id)
+        if utterance is None:
+            return
+        if utterance.partial_end is not None:
+            utterance.partial_again = True
+        else:
+            self._partial(utterance, due_ms=0)
+
+    def _partial(self, utterance: Utterance, due_ms: float) -> None:
+        if utterance.stream is None:
+            return
+        utterance.last_partial_at = utterance.partial_end = self.store.end
+        num = self.store.end - utterance.start
+        utterance.stream.feed(-2, p.Transcribe(num, num, "partial"), due_ms)
 
     def _words(self, item_id: ItemId, tag: int, body: p.Answer) -> None:
         utterance = self._utterances.get(item_id)
         if utterance is None or not isinstance(body, p.Words):
             return
         if tag == -2:
-            utterance.partial_open = False
-            self._tell(e.SttPartial(self._now(), item_id, body.text, body.stable_chars))
+            end, again = utterance.partial_end, utterance.partial_again
+            utterance.partial_end, utterance.partial_again = None, False
+            if end is None:  # a final was asked for meanwhile
+                return
+            if again:
+                self._partial(utterance, due_ms=0)
+            scores = (body.avg_logprob, body.no_speech_prob)
+            self._tell(e.SttPartial(self._now(), item_id, body.text, body.stable_chars, end // PER_MS, *scores))
             return
         if tag == -1:
             self.finished.prepare_words(body.text)
@@ -197,7 +236,7 @@ class Hearing:
         if utterance is None:
             return
         log.warning("transcription failed: %s", message)
-        utterance.partial_open = False
+        utterance.partial_end, utterance.partial_again = None, False
         for flush in list(utterance.asked) if tag is None else [tag]:
             if utterance.asked.pop(flush, None) is not None:
                 self._tell(e.SttFailed(self._now(), item_id, flush, message))
