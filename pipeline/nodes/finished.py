@@ -69,6 +69,12 @@ class Finished:
         for stream in self._streams.values():
             stream.close()
 
+    def settle(self) -> None:
+        """The turn is over: what has not been answered is not wanted any more."""
+        for stream in self._streams.values():
+            stream.cancel()
+        self._early.clear()
+
     # --- the sound ---
 
     def prepare_sound(self, effect: f.PrepareEou) -> None:

@@ -254,6 +254,7 @@ class Hearing:
 
     def seal(self, effect: f.SealBuffer) -> None:
         """The utterance's audio is complete."""
+        self.finished.settle()
         utterance = self._utterances.get(effect.item_id)
         if utterance is not None:
             utterance.sealed_at = effect.end_ms * PER_MS
