@@ -143,7 +143,8 @@ class Policy(NamedTuple):
     def title(self) -> str:
         o = self.options
         window = "30 s" if o.full_window else f"at least {o.min_window_s:g} s, {o.tail_s:g} s after"
-        return f"{self.model.removeprefix('whisper-')} | {o.beam} | {window}"
+        beam = "5 where unsure" if o.beam > 1 and o.sure_logprob is not None else str(o.beam)
+        return f"{self.model.removeprefix('whisper-')} | {beam} | {window}"
 
 
 class Score(NamedTuple):
@@ -177,16 +178,16 @@ def score(m: whisper.Model, options: whisper_stream.Options, speech: Sequence[Cl
 
 
 def policies(models: Sequence[str], full: bool) -> list[Policy]:
-    """The shipped policy for each model and beam; `full`: the other windows too."""
+    """The shipped policy for each model, greedy and with the beam always; `full`: the other windows too."""
     base = whisper_stream.Options()
     out = []
     for model in models:
-        for beam in (1, 5):
-            out.append(Policy(model, replace(base, beam=beam)))
-            if full:
-                out.append(Policy(model, replace(base, beam=beam, full_window=True)))
+        out += [
+            Policy(model, base), Policy(model, replace(base, beam=1)), Policy(model, replace(base, sure_logprob=None)),
+        ]  # fmt: skip
         if full:
-            for window, tail in ((2.0, 1.0), (3.0, 1.0), (5.0, 1.0), (8.0, 2.0), (10.0, 4.0)):
+            out.append(Policy(model, replace(base, full_window=True)))
+            for window, tail in ((3.0, 1.0), (5.0, 2.0), (8.0, 2.0)):
                 out.append(Policy(model, replace(base, min_window_s=window, tail_s=tail)))
     return out
 

@@ -21,6 +21,12 @@ CASES: dict[str, Callable[[], list[Row]]] = {
     "whisper-base": lambda: parity.check_whisper(golden("whisper-base"), "Whisper base", "whisper-base", ("austen-0880",)),
     "smollm2": lambda: parity.check_chat(golden("chat-smollm2"), "SmolLM2 135M", "smollm2-135m", (0, 3)),
     "gemma3": lambda: parity.check_chat(golden("chat-gemma3"), "Gemma 3 270M", "gemma-3-270m", (0,)),
+    "smollm2-served": lambda: parity.check_served_chat(
+        golden("chat-smollm2"), golden("chat-served-smollm2"), "SmolLM2 135M", "smollm2-135m", (0, 1)
+    ),
+    "gemma3-served": lambda: parity.check_served_chat(
+        golden("chat-gemma3"), golden("chat-served-gemma3"), "Gemma 3 270M", "gemma-3-270m", (0,)
+    ),
     "hibari": lambda: parity.check_hibari(golden("hibari")),
 }
 
