@@ -86,7 +86,10 @@ class Hearing:
 
     def append(self, data: bytes) -> None:
         """Take bytes in the session's input format."""
-        x = self._decoder.decode(data)
+        self.append_samples(self._decoder.decode(data))
+
+    def append_samples(self, x: F32) -> None:
+        """Take 16 kHz samples in [-1, 1]."""
         if len(x) == 0:
             return
         self.store.append(x)
