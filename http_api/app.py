@@ -16,7 +16,7 @@ from bargein.engine.client import EngineClient, InprocLink
 from bargein.engine.supervisor import EngineExited, Supervisor
 from bargein.models.store import home
 
-from . import calls, pages
+from . import calls, inspect, pages
 from .capabilities import capabilities
 from .config import Config
 from .doors import Refused, cors, refusal
@@ -101,12 +101,20 @@ def make_app(services: Services) -> web.Application:
     app.router.add_post("/v1/realtime/sessions", calls.create_session)
     app.router.add_post("/v1/realtime/transcription_sessions", calls.create_session)
     app.router.add_get("/v1/realtime/capabilities", capabilities)
+    app.router.add_get("/v1/inspect", inspect.list_sessions)
+    app.router.add_get("/v1/inspect/{session}", inspect.follow)
+    app.router.add_get("/v1/inspect/{session}/{what}", inspect.recorded_file)
 
     async def drain(app: web.Application) -> None:
         app[SERVICES].drain()
         await app[SERVICES].calls_ended()
 
+    async def last(app: web.Application) -> None:
+        if (recorder := app[SERVICES].recorder) is not None:
+            await asyncio.to_thread(recorder.close)
+
     app.on_shutdown.append(drain)
+    app.on_cleanup.append(last)
     return app
 
 

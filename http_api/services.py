@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from aiohttp import web
 
 from bargein.engine.client import EngineClient
+from bargein.pipeline.inspect import Inspections, Watch
 from bargein.pipeline.nodes.chat import ChatSource, EngineChat, UpstreamChat
+from bargein.pipeline.recording import Recorder
 from bargein.pipeline.runner import SessionRunner
 from bargein.pipeline.transports.webrtc import IceSettings, WebRtcTransport
 from bargein.realtime import events as e
@@ -45,6 +48,11 @@ class Services:
         self.ice = IceSettings(
             rtc.public_address, (rtc.port_min, rtc.port_max), rtc.stun, rtc.turn, rtc.turn_username, rtc.turn_credential
         )
+        self.inspections = Inspections(config.inspector.relay_cap, self.load)
+        inspector = config.inspector
+        self.recorder: Recorder | None = None
+        if inspector.session_dir:
+            self.recorder = Recorder(Path(inspector.session_dir), inspector.keep_days, inspector.keep_mb)
         self._runners: set[SessionRunner] = set()
         self._num_opening = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -71,6 +79,19 @@ class Services:
         if chat.base_url:
             return UpstreamChat(chat.base_url, chat.api_key, chat.model)
         return EngineChat(self.engine)
+
+    def load(self) -> dict[str, int]:
+        """How busy the server is, for the inspector's engine lane."""
+        return {"sessions": self.num_sessions, "streams": self.engine.num_streams()}
+
+    def watch(self, transport: str) -> Callable[[str], Watch]:
+        """What a session's runner calls with its id, to be watched and, where that is configured, recorded."""
+
+        def begin(session_id: str) -> Watch:
+            sink = self.recorder.start(session_id, transport) if self.recorder is not None else None
+            return self.inspections.open(session_id, transport, sink)
+
+        return begin
 
     def why_full(self) -> web.Response | None:
         """The refusal of a session that cannot be taken now, or None."""

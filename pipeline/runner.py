@@ -10,6 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from bargein.engine.client import EngineClient
@@ -25,6 +26,7 @@ from bargein.realtime.wire import Append, Dialect, Encoder, read
 from .audio import F32
 from .channel import Epochs
 from .graphs import Call, call_graph
+from .inspect import Watch
 from .nodes.chat import ChatSource
 from .nodes.hearing import Hearing
 from .nodes.playout import Playout
@@ -59,11 +61,14 @@ class SessionRunner:
         settings: Settings,
         dialect: Dialect,
         model_used: str,
+        inspections: Callable[[str], Watch] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport, self._source = transport, source
         self._encoder = Encoder(dialect, model_used, playback=transport.carries_audio)
         self._settings = settings
+        self._inspections = inspections
+        self._watch: Watch | None = None  # made when the session has its id
         self.state = Session()
         self._inputs: deque[e.Input] = deque()
         self._stepping = False
@@ -93,6 +98,7 @@ class SessionRunner:
     def open(self) -> None:
         """Announce the session and open the ears. Raises EngineUnavailable."""
         self.hearing.open()
+        self.hearing.tap = self._tap
         self.tell(e.Opened(self.now(), secrets.token_hex(8), self._settings))
 
     async def run(self) -> None:
@@ -120,12 +126,16 @@ class SessionRunner:
         self._timers.clear()
         self.hearing.close()
         self.mouth.close()
+        if self._watch is not None:
+            self._watch.end()
         await self._source.close()
 
     # --- the client's side ---
 
     def receive(self, raw: str | bytes) -> None:
         """One client event."""
+        if self._watch is not None:
+            self._watch.client_event(raw)
         message = read(raw, self.now(), self.state.settings.input_format)
         if isinstance(message, Append):
             self.append(message.audio, message.event_id)
@@ -199,6 +209,10 @@ class SessionRunner:
             self._collapse()
             return
         self.state = state
+        if self._watch is None and self._inspections is not None:
+            self._watch = self._inspections(state.id)
+        if self._watch is not None:
+            self._watch.step(ev, state, effects)
         for effect in effects:
             self._do(effect)
 
@@ -255,6 +269,8 @@ class SessionRunner:
 
     def _emit(self, event: a.ServerEvent) -> None:
         audio = self.playout.frame if isinstance(event, a.AudioDelta) else b""
+        if audio and self._watch is not None:
+            self._watch.spoke(self.playout.pcm, self.now())
         if audio and self._transport.carries_audio:
             self._transport.send_audio(audio)
             return
@@ -262,7 +278,13 @@ class SessionRunner:
             self.hearing.set_format(event.settings.input_format)
         text = self._encoder.encode(event, audio)
         if text is not None:
+            if self._watch is not None and not isinstance(event, a.AudioDelta):
+                self._watch.server_event(text)
             self._transport.send(text)
+
+    def _tap(self, x: F32) -> None:
+        if self._watch is not None:
+            self._watch.heard(x, self.now())
 
     def _close(self, code: int, reason: str) -> None:
         self._transport.close(code, reason)

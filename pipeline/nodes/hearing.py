@@ -60,6 +60,7 @@ class Hearing:
         self._lost = False
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self.tap: Callable[[F32], None] = lambda x: None  # hears everything, for the inspector
 
     def open(self) -> None:
         """Open the vad stream. Raises EngineUnavailable."""
@@ -92,6 +93,7 @@ class Hearing:
         """Take 16 kHz samples in [-1, 1]."""
         if len(x) == 0:
             return
+        self.tap(x)
         self.store.append(x)
         self._tell(e.AudioAppended(self._now(), self.store.end // PER_MS))
         if self._vad is not None:

@@ -33,8 +33,14 @@ class Playout:
         self._drained = False
         self._held: Epoch | None = None
         self._inp: Channel[SpokenAudio] | None = None
-        self.frame = b""  # of the FrameDue that is being told
+        self.frame = b""  # of the FrameDue that is being told,
+        self._frame_samples = np.zeros(0, np.float32)  # and its samples
         self.num_underruns = 0
+
+    @property
+    def pcm(self) -> bytes:
+        """The frame in hand as 24 kHz 16-bit samples, whatever the session's format."""
+        return bytes(np.rint(np.clip(self._frame_samples, -1.0, 1.0) * 32767.0).astype("<i2").tobytes())
 
     def buffered_ms(self) -> int:
         """Audio ahead of the listener: waiting, or written and not played."""
@@ -112,5 +118,6 @@ class Playout:
             self.num_underruns += p.num_underruns - before
             assert self._encoder is not None
             self.frame = self._encoder.encode(frame, last=p.is_last)
+            self._frame_samples = frame
             self._tell(e.FrameDue(now * 1000, self._epoch, p.written_ms, p.played_ms(now)))
         return None

@@ -68,10 +68,12 @@ def test_speaking_over_a_reply_stops_it_within_a_frame_or_two(server: Served) ->
     async def run() -> None:
         peer = await Peer(base(server)).connect("?events=extended")
         await peer.update(profile="fast", barge_in={"mode": "cancel"})
+        text = {"type": "input_text", "text": "Count from one to twenty, please."}
+        peer.send("conversation.item.create", item={"type": "message", "role": "user", "content": [text]})
         peer.send("response.create", response=STORY)
         started = await peer.wait("output_audio_buffer.started", 0, 30)
         assert started is not None
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(0.8)
         assert not peer.of("response.done"), "the reply was too short to be interrupted"
         first, _ = await peer.mic.play(read_wav(DATA / "questions" / "bees.wav"))
         cut = await peer.wait("response.done", 0, 10)
