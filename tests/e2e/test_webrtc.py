@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import urllib.error
 import urllib.request
 from typing import Any
@@ -80,8 +81,8 @@ def test_speaking_over_a_reply_stops_it_within_a_frame_or_two(server: Served) ->
         assert cut is not None
         response = cut.event["response"]
         assert response["status"] == "cancelled" and response["status_details"]["reason"] == "turn_detected"
-        await asyncio.sleep(0.3)
-        quiet = [x for t, x in peer.heard if cut.at + 0.1 < t < cut.at + 0.25]
+        await asyncio.sleep(max(0.0, cut.at + 0.7 - time.monotonic()))
+        quiet = [x for t, x in peer.heard if cut.at + 0.1 < t < cut.at + 0.6 and len(x)]
         assert quiet and max(int(np.abs(x.astype(int)).max()) for x in quiet) < 300, "audio after the cut"
         assert cut.at - first < 0.6
         played = response["audio_end_ms"]
@@ -147,6 +148,11 @@ def test_fifty_calls_in_a_row_and_four_at_once_leave_nothing_behind(server: Serv
     before = usage(server.pid)
     asyncio.run(some(6, 56))
     after = usage(server.pid)
+    for _ in range(50):  # the last HTTP connection goes in its own time
+        if after["descriptors"] <= before["descriptors"]:
+            break
+        time.sleep(0.1)
+        after = usage(server.pid)
     assert after["threads"] <= before["threads"], (before, after)
     assert after["descriptors"] <= before["descriptors"], (before, after)
     assert after["rss_mb"] <= before["rss_mb"] + 40, (before, after)
