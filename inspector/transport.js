@@ -4,6 +4,7 @@
 import { Refusal, reason, withKey } from "/pages/api.js";
 
 const PATIENCE_MS = 5000;
+const HUSH_MS = 400;
 
 /** WebRTC did not connect; `tried` says by which candidates. */
 export class NotConnected extends Error {
@@ -19,7 +20,19 @@ export async function overWebRtc({ microphone, key, session, on }) {
   let sender = null;
   if (microphone) sender = pc.addTrack(microphone.getAudioTracks()[0], microphone);
   else pc.addTransceiver("audio", { direction: "recvonly" });
-  pc.ontrack = (e) => on.remote(e.streams[0] || new MediaStream([e.track]));
+  let voice = null;
+  let quiet = null;
+  pc.ontrack = (e) => {
+    voice = e.track;
+    on.remote(e.streams[0] || new MediaStream([e.track]));
+  };
+  // What the browser has buffered when the reply is cut is not to be heard: silent until that has run out.
+  const hush = () => {
+    if (!voice) return;
+    voice.enabled = false;
+    clearTimeout(quiet);
+    quiet = setTimeout(() => (voice.enabled = true), HUSH_MS);
+  };
   let location = "";
   let over = false;
   const end = (why) => {
@@ -59,7 +72,15 @@ export async function overWebRtc({ microphone, key, session, on }) {
     }, PATIENCE_MS);
     channel.onopen = () => { clearTimeout(timer); resolve(); };
   });
-  channel.onmessage = (e) => on.event(JSON.parse(e.data));
+  channel.onmessage = (e) => {
+    const event = JSON.parse(e.data);
+    if (event.type === "output_audio_buffer.cleared" || event.type === "output_audio_buffer.paused") hush();
+    if (event.type === "output_audio_buffer.started" && voice && !voice.enabled) {
+      clearTimeout(quiet);
+      voice.enabled = true;
+    }
+    on.event(event);
+  };
   channel.onclose = () => end("closed");
   pc.onconnectionstatechange = () => {
     if (pc.connectionState === "failed") end("lost");

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import av
+from aioice import ice
 from aiortc import RTCConfiguration, RTCDataChannel, RTCIceServer, RTCPeerConnection, RTCRtpSender, RTCSessionDescription
 from aiortc.mediastreams import MediaStreamError, MediaStreamTrack
 
@@ -34,6 +35,9 @@ MAX_UNSENT = 1 << 20  # bytes of events that wait for a client that does not rea
 FLUSH_S = 1.0
 FRAME_S = 0.02
 MAX_BEHIND = 5  # so many packets too late are still sent, at twice the pace
+# How soon a peer that vanished without a goodbye is given up: three unanswered checks, about 12 s. An outage of a few
+# seconds must not end a call.
+ice.CONSENT_INTERVAL, ice.CONSENT_FAILURES = 4, 3
 _TIME_BASE = fractions.Fraction(1, opus.RTP_RATE)
 _TICKS = opus.RTP_RATE // 50
 
@@ -120,9 +124,9 @@ class WebRtcTransport:
 
     carries_audio = True
 
-    def __init__(self, ice: IceSettings, *, fragment: bool = False) -> None:
-        self._ice, self._fragment = ice, fragment
-        self._pc = RTCPeerConnection(RTCConfiguration(iceServers=ice.servers()))
+    def __init__(self, settings: IceSettings, *, fragment: bool = False) -> None:
+        self._settings, self._fragment = settings, fragment
+        self._pc = RTCPeerConnection(RTCConfiguration(iceServers=settings.servers()))
         self._voice = Voice(self._tick)
         self._ears = RtpEars(self._heard)
         self._channel: RTCDataChannel | None = None
@@ -153,14 +157,14 @@ class WebRtcTransport:
             first._codecs = [c for c in first._codecs if c.mimeType.lower() == "audio/opus"]
             self._pc.addTrack(self._voice)
             self._ears.attach(first.receiver)
-            gather_within(self._pc, self._ice.ports)
+            gather_within(self._pc, self._settings.ports)
             await self._pc.setLocalDescription(await self._pc.createAnswer())
         except BadOffer:
             raise
         except Exception as problem:  # aiortc raises what its parts raise; whatever it is, the offer caused it
             log.info("offer refused", exc_info=True)
             raise BadOffer(f"the offer cannot be answered: {problem or type(problem).__name__}") from None
-        return finish_answer(self._pc.localDescription.sdp, self._ice.public_address)
+        return finish_answer(self._pc.localDescription.sdp, self._settings.public_address)
 
     # --- the session's side ---
 
