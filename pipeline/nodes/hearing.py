@@ -174,7 +174,8 @@ class Hearing:
 
     def _maybe_partial(self, utterance: Utterance) -> None:
         due = self.store.end - utterance.last_partial_at >= PARTIAL_EVERY_MS * PER_MS
-        if self._partials and due and utterance.stream is not None and not utterance.partial_open:
+        busy = utterance.partial_open or utterance.asked  # a stop's transcript says more than a partial would
+        if self._partials and due and utterance.stream is not None and not busy:
             utterance.last_partial_at = self.store.end
             utterance.partial_open = True
             num = self.store.end - utterance.start
