@@ -14,6 +14,7 @@ let source = null; // how the session was opened: { id, live, recorded }
 let stop = null; // ends a live stream
 let listed = [];
 let drawnTurns = 0;
+let drawnVersion = -1;
 
 const timeline = new Timeline($("stage"), {
   turn: (turn) => choose(turn, false),
@@ -94,6 +95,7 @@ function begin(made, what) {
   session = made;
   source = what;
   drawnTurns = 0;
+  drawnVersion = -1;
   $("turns").replaceChildren();
   $("story").replaceChildren(Object.assign(document.createElement("p"), { className: "hint", textContent: "Pick a turn for its story." }));
   $("empty").hidden = true;
@@ -195,6 +197,7 @@ function choose(turn, move = true) {
 function drawTurns() {
   if (!session) return;
   const turns = session.turns;
+  const fresh = drawnTurns < turns.length;
   for (; drawnTurns < turns.length; drawnTurns++) {
     const button = Object.assign(document.createElement("button"), { type: "button", turn: turns[drawnTurns] });
     button.append(document.createElement("span"), document.createElement("span"));
@@ -203,12 +206,14 @@ function drawTurns() {
     li.append(button);
     $("turns").append(li);
   }
-  const recent = source.live ? [...$("turns").children].slice(-3) : $("turns").children;
+  if (session.version === drawnVersion) return;
+  const recent = fresh ? $("turns").children : [...$("turns").children].slice(-3);
   for (const li of recent) {
     const [when, text] = li.firstChild.children;
     when.textContent = clock(li.firstChild.turn.t ?? 0);
     text.textContent = li.firstChild.turn.text || "…";
   }
+  drawnVersion = session.version;
   const dropped = session.dropped ? ` · ${session.dropped} records dropped` : "";
   $("title").textContent = `${session.id} · ${clock(session.end)} · ${turns.length} turns${dropped}`;
 }

@@ -1,12 +1,15 @@
 // A session as the timeline needs it: series, marks and intervals on one time axis (ms since the session began), and
 // turns put together from the records. Fed by records one at a time, live or from a journal.
 
-/** Numbers over time, in order. */
+const BLOCK = 64;
+
+/** Numbers over time, in order, with the largest of every 64 kept beside them. */
 export class Series {
   constructor() {
     this.n = 0;
     this.t = new Float64Array(1024);
     this.v = new Float32Array(1024);
+    this.peaks = [];
   }
 
   push(t, v) {
@@ -17,13 +20,31 @@ export class Series {
       v2.set(this.v);
       [this.t, this.v] = [t2, v2];
     }
+    const block = (this.n / BLOCK) | 0;
+    if (block === this.peaks.length) this.peaks.push(v);
+    else if (v > this.peaks[block]) this.peaks[block] = v;
     this.t[this.n] = t;
     this.v[this.n++] = v;
   }
 
+  /** The largest of samples [from, to). */
+  most(from, to) {
+    let most = -Infinity;
+    for (let i = from; i < to;) {
+      if (i % BLOCK === 0 && i + BLOCK <= to) {
+        if (this.peaks[i / BLOCK] > most) most = this.peaks[i / BLOCK];
+        i += BLOCK;
+      } else {
+        if (this.v[i] > most) most = this.v[i];
+        i++;
+      }
+    }
+    return most;
+  }
+
   /** Index of the first sample at or after `t`. */
-  at(t) {
-    let low = 0;
+  at(t, from = 0) {
+    let low = from;
     let high = this.n;
     while (low < high) {
       const middle = (low + high) >> 1;

@@ -63,7 +63,7 @@ def test_a_spoken_question_is_captioned_and_its_answer_heard(server: Served, ope
     reply = page.locator("#captions .reply")
     expect(reply.locator(".word.heard").first).to_be_visible(timeout=30_000)
     expect(reply.locator("em")).to_have_text(re.compile(r"after \d+\.\d\d s"), timeout=10_000)
-    page.wait_for_function("Math.max(...window.samples.map((s) => s[2])) > 0.02", timeout=10_000)
+    page.wait_for_function("() => Math.max(...window.samples.map((s) => s[2])) > 0.02", timeout=10_000)
     waited = float(page.locator("#latency-value").inner_text().removesuffix(" s"))
     assert 0.3 < waited < 8
     assert page.evaluate("Math.max(...window.samples.map((s) => s[1]))") > 0.02, "the microphone's meter moves"
@@ -123,7 +123,7 @@ def test_typing_gets_a_spoken_answer_without_a_microphone(server: Served, open_p
     page.get_by_label("Message").fill("What do bees make?")
     page.keyboard.press("Enter")
     expect(page.locator("#captions .reply .word.heard").first).to_be_visible(timeout=30_000)
-    page.wait_for_function("Math.max(...window.samples.map((s) => s[2])) > 0.02", timeout=10_000)
+    page.wait_for_function("() => Math.max(...window.samples.map((s) => s[2])) > 0.02", timeout=10_000)
     hang_up(page)
 
 
