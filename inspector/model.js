@@ -247,6 +247,12 @@ export class Session {
       case "tts_chunk.planned": first("firstChunk"); break;
       case "wire.out": this.wire(turn, t, p); break;
       case "bargein.commit": turn.cut = p.played_ms; break;
+      case "response.retired": { // planned words that were never heard
+        const words = this.marks.reply;
+        while (words.length && words.at(-1).t > t) words.pop();
+        if (words.length) words.at(-1).end = Math.min(words.at(-1).end, t);
+        break;
+      }
       case "bargein.suppressed": turn.notes.push("a sound over the reply was not taken for speech"); break;
       case "response.done": turn.status = p.status; turn.reason = p.reason; turn.played = p.played_ms; turn.done = t; break;
     }

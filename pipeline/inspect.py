@@ -18,6 +18,7 @@ import numpy as np
 
 from bargein.realtime import effects as f
 from bargein.realtime import events as e
+from bargein.realtime.conversation import Message
 from bargein.realtime.state import Session
 
 from .audio import F32
@@ -278,6 +279,9 @@ class Watch:
                 self._note("tts_chunk", "planned", payload, corr, f"tts:{epoch}")
             case e.SpeechDone(_, epoch):
                 self._note("tts_req", "done", {}, self._of(epoch), f"tts:{epoch}")
+            case e.CreateItem(item=Message(role="user")):  # a typed turn
+                self.num_turns += 1
+                self._turn = f"typed_{self.num_turns}"
             case e.TimerFired(_, key):
                 self._note("state", "timer_fired", {"key": key})
             case e.EngineLost() | e.EngineBack():
