@@ -24,6 +24,7 @@ class Microphone:
         self._pending: list[I16] = []
         self._sent_at: list[float] | None = None
         self._done = asyncio.Event()
+        self.echo: Callable[[float], I16] | None = None  # what the room adds to the frame that is sent at this time
         self.worst_late_ms = 0.0
         self._task = asyncio.create_task(self._run())
 
@@ -37,6 +38,8 @@ class Microphone:
             else:
                 self.worst_late_ms = max(self.worst_late_ms, 1000 * (now - due))
             frame = self._pending.pop(0) if self._pending else SILENCE
+            if self.echo is not None:
+                frame = np.clip(frame.astype(np.int32) + self.echo(due), -32768, 32767).astype(np.int16)
             try:
                 await self._call.append(frame)
             except Exception:  # the call is over

@@ -25,7 +25,8 @@ Send = Callable[[p.Reply], None]
 
 # What a class's work may wait, and how soon a lane's result would be missed, in seconds.
 CLASS_DELAY_S = {"live": 0.0, "speculative": 0.25, "interactive": 0.5, "bulk": 5.0}
-LANE_DELAY_S = {"turn": 0.0, "stt": 0.1, "chat": 0.1, "tts": 0.05}
+# The words of an utterance come before the classifier's view of its sound, which often is not needed then.
+LANE_DELAY_S = {"turn": 0.4, "stt": 0.1, "chat": 0.1, "tts": 0.05}
 
 
 @dataclass(slots=True)

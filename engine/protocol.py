@@ -75,6 +75,15 @@ class Generate(Message, frozen=True):
     seed: int | None = None
 
 
+class EndOfWords(Message, frozen=True):
+    """chat: has a caller who said `text`, after these turns (at most `max_tokens` of them), finished? -> TurnScore."""
+
+    text: str
+    messages: tuple[ChatTurn, ...]
+    max_tokens: int = 128
+    instructions: str = ""
+
+
 class Say(Message, frozen=True):
     """tts: synthesize one phrase. `words` are pieces to be spoken in order; times come back per piece."""
 
@@ -83,7 +92,7 @@ class Say(Message, frozen=True):
     last: bool = False  # nothing follows: keep less silence after it
 
 
-Body = Audio | Transcribe | AskTurn | Generate | Say
+Body = Audio | Transcribe | AskTurn | Generate | EndOfWords | Say
 
 
 class Feed(Message, frozen=True):

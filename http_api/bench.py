@@ -9,6 +9,10 @@ def run(what: str, argv: list[str]) -> int:
         from bargein.client import bench_call
 
         return bench_call.run(what, argv)
+    if what == "hold":
+        from bargein.client import bench_hold
+
+        return bench_hold.run(argv)
     from bargein.models import bench
 
     return bench.run(what, argv)

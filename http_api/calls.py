@@ -125,6 +125,7 @@ async def create_call(request: web.Request) -> web.Response:
                 settings=settings,
                 dialect=dialect,
                 model_used=services.chat_model,
+                limits=services.config.limits,
                 inspections=services.watch("webrtc"),
             )
             transport.runner = runner

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from bargein.realtime.settings import Settings, SettingsError, apply, parse
+from bargein.realtime.settings import Limits, Settings, SettingsError, apply, parse
 
 
 class ConfigError(Exception):
@@ -90,6 +90,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     webrtc: Webrtc = Webrtc()
     inspector: Inspector = Inspector()
     log: Log = Log()
+    limits: Limits = Limits()
     session: dict[str, Any] = {}  # defaults of every session, in the shape of a session.update
 
     def session_settings(self) -> Settings:
@@ -100,7 +101,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"[session] {problem.param.removeprefix('session.')}: {problem.message}") from None
 
 
-SECTIONS = ("server", "engine", "models", "chat", "webrtc", "inspector", "log")
+SECTIONS = ("server", "engine", "models", "chat", "webrtc", "inspector", "log", "limits")
 
 
 def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Config:

@@ -43,6 +43,7 @@ async def realtime(request: web.Request) -> web.StreamResponse:
             settings=settings,
             dialect=dialect,
             model_used=services.chat_model,
+            limits=services.config.limits,
             inspections=services.watch("websocket"),
         )
         try:

@@ -74,7 +74,7 @@ export async function overWebRtc({ microphone, key, session, on }) {
   });
   channel.onmessage = (e) => {
     const event = JSON.parse(e.data);
-    if (event.type === "output_audio_buffer.cleared" || event.type === "output_audio_buffer.paused") hush();
+    if (event.type === "output_audio_buffer.cleared") hush();
     if (event.type === "output_audio_buffer.started" && voice && !voice.enabled) {
       clearTimeout(quiet);
       voice.enabled = true;

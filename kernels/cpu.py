@@ -41,6 +41,7 @@ from .cpu_lm import (  # noqa: F401
     rotate_heads,
     rotate_qkv,
 )
+from .cpu_sketch import Sketch, head_top, sketch_of, sketch_scores  # noqa: F401
 from .cpu_top import top_log_probs  # noqa: F401
 from .cpu_tts import (  # noqa: F401
     bias_gelu,

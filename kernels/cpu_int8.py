@@ -53,11 +53,14 @@ _I8, _I16, _I32, _I64, _FLOAT = ir.IntType(8), ir.IntType(16), ir.IntType(32), i
 _V16I8, _V16I16 = ir.VectorType(_I8, 16), ir.VectorType(_I16, 16)
 _V8I32, _V8F32 = ir.VectorType(_I32, 8), ir.VectorType(_FLOAT, 8)
 _BYTES = _I8.as_pointer()
-_PREFETCH = ir.FunctionType(ir.VoidType(), [_BYTES, _I32, _I32, _I32])
+PREFETCH = ir.FunctionType(ir.VoidType(), [_BYTES, _I32, _I32, _I32])
 _AHEAD = 8  # groups
+# Products (weights times rows) from which a round of the threads pays. Less is bound by memory, which one core nearly
+# saturates, and a thread that comes late to a busy machine holds up every small product of a token.
+WORTH_THREADS = 6_000_000
 
 
-def _multiply_add(builder: Any, x: Any, w: Any) -> Any:
+def multiply_add(builder: Any, x: Any, w: Any) -> Any:
     """Eight sums of two products each, of 16-bit integers, in 32 bits."""
     if _HAS_AVX2:
         kind = ir.FunctionType(_V8I32, [_V16I16, _V16I16])
@@ -103,7 +106,7 @@ def _make_tile(rows: int, groups: int) -> Any:
                 for g in range(groups):
                     offset = b.add(b.mul(w_stride, number(g)), w_at)
                     ahead = b.add(offset, b.mul(w_stride, number(_AHEAD)))
-                    b.call(b.module.declare_intrinsic("llvm.prefetch", (_BYTES,), _PREFETCH), [
+                    b.call(b.module.declare_intrinsic("llvm.prefetch", (_BYTES,), PREFETCH), [
                         at(w, ahead, _I8), *(ir.Constant(_I32, flag) for flag in (0, 3, 1)),  # read, keep, data
                     ])  # fmt: skip
                     address = at(w, offset, _V16I8)
@@ -113,7 +116,7 @@ def _make_tile(rows: int, groups: int) -> Any:
                     pair = b.insert_element(undefined, b.load(address, align=2, typ=_I32), ir.Constant(_I32, 0))
                     both = b.bitcast(b.shuffle_vector(pair, undefined, splat), _V16I16)
                     for g in range(groups):
-                        more = _multiply_add(b, both, weights[g])
+                        more = multiply_add(b, both, weights[g])
                         b.store(b.add(b.load(sums[m][g]), more), sums[m][g])
             for m in range(rows):
                 one = b.load(at(x_scale, number(4 * m), _FLOAT), align=4, typ=_FLOAT)
@@ -238,7 +241,7 @@ def linear_int8(x: F32, weight: Int8Matrix, threads: int = 0) -> F32:
     x_scale = np.empty(rows, np.float32)
     limit = activation_limit(weight.columns)
     parts = threads or nb.get_num_threads()
-    if parts == 1 or weight.packed.size * rows < 200_000:
+    if parts == 1 or weight.packed.size * rows < WORTH_THREADS:
         _linear_serial(x, limit, weight.packed, weight.scale, q, x_scale, out)
     else:
         _linear_parallel(x, limit, weight.packed, weight.scale, q, x_scale, out, parts)

@@ -16,7 +16,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from .cpu_int8 import multiply_groups, quantize_row
+from .cpu_int8 import WORTH_THREADS, multiply_groups, quantize_row
 from .cpu_tts import exp_f32
 from .reference_int8 import Int8Matrix, activation_limit
 from .reference_lm import rotary_table
@@ -435,7 +435,7 @@ def _fused(x: F32, before: int, norm: F32, weight: Int8Matrix, residual: F32, af
     q, x_scale = np.empty((rows, pairs * 2), np.int16), np.empty(rows, np.float32)
     limit, parts = activation_limit(weight.columns), nb.get_num_threads()
     arrays = (x, before, norm, weight.packed, weight.scale, q, x_scale, y, residual, after_norm, eps, limit)
-    if parts == 1 or weight.packed.size * rows < 200_000:
+    if parts == 1 or weight.packed.size * rows < WORTH_THREADS:
         _fused_serial(*arrays)
     else:
         _fused_parallel(*arrays, parts)

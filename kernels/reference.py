@@ -45,6 +45,7 @@ from .reference_lm import (  # noqa: F401
     rotate_heads,
     rotate_qkv,
 )
+from .reference_sketch import Sketch, head_top, sketch_of, sketch_scores  # noqa: F401
 from .reference_tts import (  # noqa: F401
     bias_gelu,
     depthwise_conv_norm,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from bargein.kernels import cpu
-from bargein.kernels.reference import Int8Matrix
+from bargein.kernels.reference import Int8Matrix, Sketch
 
 from .errors import WeightsError
 
@@ -88,6 +88,7 @@ class Weights(NamedTuple):
     layers: tuple[Layer, ...]
     rope_global: F32
     rope_local: F32
+    sketch: Sketch | None = None  # of the head, for `forward_top`
 
 
 class Model(NamedTuple):
@@ -105,6 +106,7 @@ class KV:
     values: F32
     length: int = 0
     tokens: list[int] = field(default_factory=list)
+    ahead: F32 | None = None  # what `forward_top` gives after the last of `tokens`, where that was computed
 
     @property
     def capacity(self) -> int:
@@ -121,10 +123,20 @@ def new_kv(cfg: Config, capacity: int = 256) -> KV:
     return KV(np.empty(shape, np.float32), np.empty(shape, np.float32))
 
 
+def copy_kv(kv: KV, length: int) -> KV:
+    """A cache of its own that holds the first `length` tokens of another."""
+    keys, values = np.empty_like(kv.keys), np.empty_like(kv.values)
+    keys[:, :, :length] = kv.keys[:, :, :length]
+    values[:, :, :length] = kv.values[:, :, :length]
+    return KV(keys, values, length, kv.tokens[:length], kv.ahead if length == kv.length else None)
+
+
 def rewind(kv: KV, length: int) -> None:
     """Forget all but the first `length` tokens; the next forward writes over them."""
     if not 0 <= length <= kv.length:
         raise ValueError(f"cannot rewind a cache of {kv.length} tokens to {length}")
+    if length < kv.length:
+        kv.ahead = None
     kv.length = length
     del kv.tokens[length:]
 
@@ -152,8 +164,13 @@ def forward_spans(w: Weights, cfg: Config, spans: Sequence[tuple[KV, Sequence[in
     return logits
 
 
-def _hidden(w: Weights, cfg: Config, spans: Sequence[tuple[KV, Sequence[int]]], ops: Any) -> F32:
-    """`forward_spans` up to the last layer: [len(spans), width], the stream after each span's last token."""
+def _hidden(
+    w: Weights, cfg: Config, spans: Sequence[tuple[KV, Sequence[int]]], ops: Any, row: int | None = None
+) -> F32:
+    """`forward_spans` up to the last layer: [len(spans), width], the stream after each span's last token.
+
+    With a `row` (of a single span): [2, width], after that token and after the last.
+    """
     counts = [len(tokens) for _, tokens in spans]
     ids = np.array([token for _, tokens in spans for token in tokens], np.int64)
     if min(counts) == 0 or ids.min() < 0 or ids.max() >= cfg.vocab:
@@ -172,6 +189,9 @@ def _hidden(w: Weights, cfg: Config, spans: Sequence[tuple[KV, Sequence[int]]], 
     for (kv, tokens), count in zip(spans, counts, strict=True):
         kv.length += count
         kv.tokens.extend(tokens)
+        kv.ahead = None
+    if row is not None:
+        return x[[row, len(x) - 1]]
     last: F32 = x[starts[1:] - 1]
     return last
 
@@ -211,6 +231,30 @@ def _layer(
 def forward(w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], ops: Any = cpu) -> F32:
     """Append tokens to one sequence -> logits float32 [vocab] after the last. For long prompts see `prefill`."""
     result: F32 = forward_spans(w, cfg, [(kv, tokens)], ops)[0]
+    return result
+
+
+def forward_top(w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], count: int = 256, ops: Any = cpu) -> F32:
+    """`forward` for choosing a token: exact logits of at least the `count` likeliest tokens, -inf for the others.
+
+    Which those are, a 4-bit sketch of the head says; reading it takes half as long as the head (kernels/cpu_sketch.py).
+    """
+    return _top(w, cfg, _hidden(w, cfg, [(kv, tokens)], ops), count, ops)
+
+
+def forward_two(w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], row: int, ops: Any = cpu) -> F32:
+    """Append tokens -> logits float32 [vocab] after `tokens[row]`; those after the last wait in `kv.ahead`."""
+    hidden = _hidden(w, cfg, [(kv, tokens)], ops, row)
+    logits: F32 = ops.norm_linear(hidden[:1], w.output_norm, cfg.norm_eps, w.head)[0]
+    kv.ahead = _top(w, cfg, hidden[1:], 256, ops)
+    return logits
+
+
+def _top(w: Weights, cfg: Config, hidden: F32, count: int, ops: Any) -> F32:
+    if w.sketch is None:
+        full: F32 = ops.norm_linear(hidden, w.output_norm, cfg.norm_eps, w.head)[0]
+        return full
+    result: F32 = ops.head_top(ops.rms_norm(hidden, w.output_norm, cfg.norm_eps)[0], w.head, w.sketch, count)
     return result
 
 
@@ -308,6 +352,8 @@ def load(directory: Path, ops: Any = cpu) -> Model:
         ops.rotary_table(cfg.max_positions, cfg.head_size, cfg.rope_base),
         ops.rotary_table(cfg.max_positions, cfg.head_size, cfg.rope_base_local),
     )
+    if weights.head.columns % 4 == 0:
+        weights = weights._replace(sketch=ops.sketch_of(weights.head))
     return Model(cfg, weights)
 
 

@@ -9,6 +9,7 @@ finished sentence (0.26 against 0.97).
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -131,8 +132,8 @@ def features(audio: F32, seconds: int = 8, mels: int = 80, ops: ModuleType = cpu
     return scale_log_mel(ops.log_mel_frames(padded, filters(mels), N_FFT, HOP)[: seconds * 100])
 
 
-def classify(m: Model, mel: F32, ops: ModuleType = cpu) -> float:
-    """Probability that the turn is complete, from features [T, mels], T even and at most seconds * 100."""
+def classify_steps(m: Model, mel: F32, ops: ModuleType = cpu) -> Generator[None, None, float]:
+    """`classify` in bounded steps (half a layer at most); the generator returns the probability."""
     c, w = m.cfg, m.w
 
     def norm(x: F32, name: str) -> F32:
@@ -145,14 +146,18 @@ def classify(m: Model, mel: F32, ops: ModuleType = cpu) -> float:
 
     d, scale = c.width, float((c.width // c.heads) ** -0.5)
     x = ops.gelu(linear(ops.windows(mel, 3, 1, 1), "encoder.conv1"))  # [T, D]
+    yield
     x = ops.gelu(linear(ops.windows(x, 3, 2, 1), "encoder.conv2"))  # [T / 2, D]
     x += w["encoder.embed_positions.weight"][: x.shape[0]]
     for i in range(c.layers):
+        yield
         p = f"encoder.layers.{i}"
         qkv = linear(norm(x, f"{p}.self_attn_layer_norm"), f"{p}.self_attn.qkv")
         y = ops.attention(qkv[:, :d], qkv[:, d : 2 * d], qkv[:, 2 * d :], c.heads, scale)
         x += linear(y, f"{p}.self_attn.out_proj")
+        yield
         x += linear(ops.gelu(linear(norm(x, f"{p}.final_layer_norm"), f"{p}.fc1")), f"{p}.fc2")
+    yield
     x = norm(x, "encoder.layer_norm")
     weights = ops.softmax(linear(np.tanh(linear(x, "pool_attention.0")), "pool_attention.2").T)  # [1, T / 2]
     y = ops.gelu(norm(linear(weights @ x, "classifier.0"), "classifier.1"))
@@ -160,9 +165,29 @@ def classify(m: Model, mel: F32, ops: ModuleType = cpu) -> float:
     return float(ops.sigmoid(y)[0, 0])
 
 
+def classify(m: Model, mel: F32, ops: ModuleType = cpu) -> float:
+    """Probability that the turn is complete, from features [T, mels], T even and at most seconds * 100."""
+    return _run(classify_steps(m, mel, ops))
+
+
+def _run(steps: Generator[None, None, float]) -> float:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return float(stop.value)
+
+
+def predict_steps(m: Model, audio: F32, ops: ModuleType = cpu) -> Generator[None, None, float]:
+    """`predict` in bounded steps; the generator returns the probability."""
+    mel = features(audio, m.cfg.seconds, m.cfg.mels, ops)
+    yield
+    return (yield from classify_steps(m, mel, ops))
+
+
 def predict(m: Model, audio: F32, ops: ModuleType = cpu) -> float:
     """Probability that the speaker of float32 audio [n] at 16 kHz has finished; only the last 8 s count."""
-    return classify(m, features(audio, m.cfg.seconds, m.cfg.mels, ops), ops)
+    return _run(predict_steps(m, audio, ops))
 
 
 def predict_batch(m: Model, audio: list[F32], ops: ModuleType = cpu) -> list[float]:

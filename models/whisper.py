@@ -331,12 +331,20 @@ def reorder(cache: Cache, order: I64, length: int) -> None:
 
 
 def decoder_hidden(
-    m: Model, x: Cross, cache: Cache, tokens: I64, rows: I64, positions: I64, ops: ModuleType = cpu
+    m: Model,
+    x: Cross,
+    cache: Cache,
+    tokens: I64,
+    rows: I64,
+    positions: I64,
+    ops: ModuleType = cpu,
+    queries: list[F32] | None = None,
 ) -> F32:
     """Final hidden states [M, width] of M tokens, token i at `positions[i]` of hypothesis `rows[i]`.
 
     tokens, rows, positions int64 [M]. Writes the tokens' keys and values to the cache; a token sees its hypothesis
     up to itself, so several tokens of one hypothesis in rising positions are one causal block.
+    `queries`, where given, receives each layer's cross-attention queries [M, width]: alignment is read from them.
     """
     c, d = m.cfg, m.cfg.width
     h = m.w[_HEAD][tokens] + m.w["decoder/position_encodings/encodings"][positions]  # [M, D]
@@ -351,6 +359,8 @@ def decoder_hidden(
         h += _linear(m, f"{p}/linear_1", y, ops)
         p = f"decoder/layer_{i}/attention"
         q = _linear(m, f"{p}/linear_0", _norm(m, f"{p}/layer_norm", h, ops), ops)
+        if queries is not None:
+            queries.append(q)
         h += _linear(m, f"{p}/linear_2", ops.attention_cross(q, x.k[i], x.v[i], c.scale), ops)
         h += _ffn(m, f"decoder/layer_{i}/ffn", h, ops)
     return _norm(m, "decoder/layer_norm", h, ops)

@@ -25,6 +25,7 @@ F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 
 _SECONDS_PER_STAMP = 0.02
+_END_SLACK_S = 0.3  # a stamp this close to the end of the sound is its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Options:
     logprob_limit: float = -1.0  # mean log-probability below: try the next temperature
     no_speech_limit: float = 0.6  # above, with a mean log-probability below its limit: there was no speech
     max_initial_stamp_s: float = 1.0
+    sound_s: float | None = None  # with timestamps: how long the sound is; a segment closed at its end ends the text
     seed: int = 0
 
 
@@ -255,6 +257,17 @@ def _stamp_rules(m: Model, o: Options, row: F32, tokens: Sequence[int]) -> None:
         row[:first] = -np.inf
 
 
+def _closes(m: Model, o: Options, tokens: Sequence[int], token: int) -> bool:
+    """Whether `token`, after `tokens`, closes a segment where the sound ends: there is nothing left to write.
+
+    In short windows the model likes to begin again after its last words; told by its own stamps, it cannot.
+    """
+    if o.sound_s is None or not o.timestamps or token < m.special.timestamp_begin or not tokens:
+        return False
+    at = (token - m.special.timestamp_begin) * _SECONDS_PER_STAMP
+    return tokens[-1] < m.special.timestamp_begin and at >= o.sound_s - _END_SLACK_S
+
+
 # --- one hypothesis --------------------------------------------------------------------------------------------------
 
 
@@ -282,6 +295,8 @@ def _single(
         if token == m.special.eot or n >= limit:
             return tokens, score
         tokens.append(token)
+        if _closes(m, o, tokens[:-1], token):
+            return tokens, score
         if n < len(draft):
             if token == draft[n]:
                 continue
@@ -316,11 +331,12 @@ def _beam(
         totals = (values + sums[:, None]).reshape(-1)
         order = np.argsort(-totals, kind="stable")[: 2 * beam]
         candidates = [(float(totals[j]), int(j) // (2 * beam), int(ids.reshape(-1)[j])) for j in order]
-        spare = iter([c for c in candidates[beam:] if c[2] != eot])
+        spare = iter([c for c in candidates[beam:] if c[2] != eot and not _closes(m, o, alive[c[1]], c[2])])
         chosen: list[tuple[float, int, int]] = []
         for total, row, token in candidates[:beam]:
-            if token == eot or n == limit:
-                tokens = alive[row]
+            over = _closes(m, o, alive[row], token)
+            if token == eot or n == limit or over:
+                tokens = [*alive[row], token] if over else alive[row]
                 finished.append((total / max(len(tokens), 1) ** o.length_penalty, tokens, total))
                 replacement = next(spare, None)
                 if replacement is not None:

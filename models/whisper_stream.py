@@ -2,8 +2,10 @@
 
 Owns the policy; the graph and the search are `whisper` and `whisper_decode`. The policy is the plainest sound one:
 decode the whole utterance again each time, over a window only as long as the utterance and some silence, the partial
-before serving as a draft that greedy search verifies in one step. Past 28 s the utterance is cut at its quietest point,
-and the text before the cut is settled and becomes the prompt of what follows.
+before serving as a draft that greedy search verifies in one step. The model writes its time stamps too: one that closes
+a segment where the sound ends is the end, and keeps it from starting over, which it likes to do in short windows. A
+final that greedy search is unsure of is searched again with a beam. Past 28 s the utterance is cut at its quietest
+point, and the text before the cut is settled and becomes the prompt of what follows.
 It refuses to know about voice activity and turns: the caller says how much of the sound to transcribe.
 """
 
@@ -36,12 +38,13 @@ _QUIET_BLOCK = SAMPLE_RATE // 50  # 20 ms
 class Options:
     """How utterances are transcribed."""
 
-    beam: int = 1  # of finals; partials are greedy. In short windows a beam finds repetitions that greedy does not
+    beam: int = 5  # of finals that greedy search is unsure of; partials are greedy
+    sure_logprob: float | None = -0.4  # a greedy final at least this likely (mean) is taken; None: always the beam
     language: str | None = "en"  # None: detect at each final (multilingual models)
     prompt: tuple[int, ...] = ()  # tokens of text that came before, to lean on its names and spelling
     temperatures: tuple[float, ...] = (0.0, 0.4, 0.8)
-    tail_s: float = 2.0  # silence after the sound, in every window
-    min_window_s: float = 5.0  # shorter windows make the model invent
+    tail_s: float = 1.5  # silence after the sound, in every window
+    min_window_s: float = 4.0  # shorter windows make the model invent
     tokens_per_s: float = 10.0  # nobody speaks faster: more is a loop
     full_window: bool = False  # decode every utterance in the 30 s window the model was trained on
 
@@ -92,10 +95,11 @@ def transcribe_steps(
     again in a full one before other temperatures are tried; not `thorough`: it is taken as it is.
     """
     seconds = len(audio) / SAMPLE_RATE
-    limit = max(8, min(224, round(8 + options.tokens_per_s * seconds)))
+    limit = max(8, min(224, round(10 + options.tokens_per_s * seconds)))
+    draft = draft or (m.special.timestamp_begin,)  # most begin at 0.00
     how = whisper_decode.Options(
         beam=beam, temperatures=options.temperatures[:1], language=options.language, max_tokens=limit,
-        prompt=options.prompt, draft=draft if beam == 1 else (),
+        prompt=options.prompt, draft=draft, timestamps=True, sound_s=_loud_s(audio),
     )  # fmt: skip
     full = m.cfg.audio_positions * 2
     frames = full
@@ -109,7 +113,7 @@ def transcribe_steps(
         yield
         x = whisper.cross(m, encoded, ops)
         yield
-        result = yield from whisper_decode.decode_steps(m, x, how, ops)
+        result = yield from _search(m, x, how, options.sure_logprob, ops)
         if frames == full or result.silent or sound(result, how) or not thorough:
             break
         frames = full
@@ -120,6 +124,17 @@ def transcribe_steps(
         if again.silent or sound(again, how) or again.avg_logprob > result.avg_logprob:
             result = again
     return result
+
+
+def _search(
+    m: Model, x: whisper.Cross, how: whisper_decode.Options, sure: float | None, ops: ModuleType
+) -> Generator[None, None, whisper_decode.Result]:
+    """Greedy search, and the beam asked for only where greedy is not sure: most clear speech never needs it."""
+    if how.beam > 1 and sure is not None:
+        greedy = yield from whisper_decode.decode_steps(m, x, replace(how, beam=1), ops)
+        if greedy.avg_logprob >= sure and sound(greedy, how):
+            return greedy
+    return (yield from whisper_decode.decode_steps(m, x, how, ops))
 
 
 def sound(r: whisper_decode.Result, how: whisper_decode.Options) -> bool:
@@ -182,7 +197,7 @@ class StreamState:
         end = self._end(num_samples)
         yield from self._settle(end)
         result = yield from self._decode(self._settled_samples, end, 1, self._partial, thorough=False)
-        self._partial = result.tokens
+        self._partial = _draft(self._m, result.tokens)
         text = self._joined(result)
         stable = _common_words(self._text, text)
         self._text = text
@@ -212,7 +227,8 @@ class StreamState:
     def _decode(
         self, start: int, end: int, beam: int, draft: tuple[int, ...], *, thorough: bool = True
     ) -> Generator[None, None, whisper_decode.Result]:
-        prompt = (*self._options.prompt, *(t for r in self._settled[-1:] for t in r.tokens))
+        before = [t for r in self._settled[-1:] for t in r.tokens if t < self._m.special.eot]
+        prompt = (*self._options.prompt, *before)
         options = replace(self._options, prompt=prompt[-100:])
         # A copy: the sound may grow, and move, between steps.
         sound = self._sound[start:end].copy()
@@ -235,6 +251,14 @@ class StreamState:
         return bool(_levels(self._sound[start:end]).max() <= max(0.04 * loud, 0.003))
 
 
+def _draft(m: Model, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """A guess at the tokens of longer sound: all but the stamps that closed the shorter one."""
+    end = len(tokens)
+    while end > 1 and tokens[end - 1] >= m.special.timestamp_begin:
+        end -= 1
+    return tokens[:end]
+
+
 def _run(steps: Generator[None, None, Transcript]) -> Transcript:
     while True:
         try:
@@ -251,6 +275,15 @@ def _levels(sound: F32) -> F32:
     """Root mean square of each whole 20 ms."""
     blocks = sound[: len(sound) // _QUIET_BLOCK * _QUIET_BLOCK].reshape(-1, _QUIET_BLOCK)
     return np.sqrt(np.square(blocks).mean(1))
+
+
+def _loud_s(sound: F32) -> float:
+    """Where the last 20 ms end that are louder than 4% of the loud parts, in seconds."""
+    levels = _levels(sound)
+    if not len(levels):
+        return 0.0
+    above = np.flatnonzero(levels > max(0.04 * float(np.quantile(levels, 0.9)), 0.003))
+    return float(above[-1] + 1) * _QUIET_BLOCK / SAMPLE_RATE if len(above) else 0.0
 
 
 def _quietest(sound: F32) -> int:

@@ -18,6 +18,7 @@ FRAME_MS = 20
 SAMPLES_PER_MS = 24
 CLOCK_SLACK_S = 0.01  # a transport's clock may tick this much late before it counts as a gap
 FRAME = FRAME_MS * SAMPLES_PER_MS
+FADE = 10 * SAMPLES_PER_MS  # after a pause the sound comes back over this long, instead of with a click
 
 
 class Pacer:
@@ -36,6 +37,7 @@ class Pacer:
         self._origin: float | None = None  # when sample 0 would have been played, pauses left out
         self.complete = False  # nothing more will be queued
         self.num_underruns = 0
+        self._fade = False
 
     def queue(self, audio: F32) -> None:
         if len(audio):
@@ -69,6 +71,15 @@ class Pacer:
         """When everything written will have been played; None before the first frame."""
         return None if self._origin is None else self._origin + self.written / 1000 / SAMPLES_PER_MS
 
+    def resume(self, now: float) -> None:
+        """A pause is over: the clock stood still from where the listener ran dry."""
+        if self._origin is None:
+            return
+        dry = now - (self._origin + self.written / 1000 / SAMPLES_PER_MS)
+        if dry > 0:
+            self._origin += dry
+            self._fade = True
+
     def take(self, now: float) -> F32:
         """The next frame (the last one may be short). Call when it is due."""
         if self._origin is None:
@@ -90,6 +101,10 @@ class Pacer:
         frame = parts[0] if len(parts) == 1 else np.concatenate(parts)
         self._queued -= len(frame)
         self.written += len(frame)
+        if self._fade:
+            self._fade = False
+            n = min(FADE, len(frame))
+            frame = np.concatenate([frame[:n] * np.linspace(0, 1, n, dtype=np.float32), frame[n:]])
         return frame
 
     @property

@@ -17,9 +17,9 @@ from bargein.engine.client import EngineClient
 from bargein.realtime import alphabet as a
 from bargein.realtime import effects as f
 from bargein.realtime import events as e
-from bargein.realtime.invariants import check_state
+from bargein.realtime.invariants import check_state, check_step
 from bargein.realtime.machine import step
-from bargein.realtime.settings import Settings
+from bargein.realtime.settings import Limits, Settings
 from bargein.realtime.state import Active, Session, Terminated
 from bargein.realtime.wire import Append, Dialect, Encoder, read
 
@@ -27,7 +27,7 @@ from .audio import F32
 from .channel import Epochs
 from .graphs import Call, call_graph
 from .inspect import Watch
-from .nodes.chat import ChatSource
+from .nodes.chat import ChatSource, EngineChat
 from .nodes.hearing import Hearing
 from .nodes.playout import Playout
 from .nodes.speech import Mouth
@@ -61,6 +61,7 @@ class SessionRunner:
         settings: Settings,
         dialect: Dialect,
         model_used: str,
+        limits: Limits | None = None,
         inspections: Callable[[str], Watch] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -69,6 +70,7 @@ class SessionRunner:
         self._settings = settings
         self._inspections = inspections
         self._watch: Watch | None = None  # made when the session has its id
+        self.limits = limits or Limits()
         self.state = Session()
         self._inputs: deque[e.Input] = deque()
         self._stepping = False
@@ -76,7 +78,10 @@ class SessionRunner:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._ended = asyncio.Event()
         self.epochs = Epochs()
-        self.hearing = Hearing(engine, self.tell, self.now, settings.input_format, partials=dialect == "extended")
+        self.hearing = Hearing(
+            engine, self.tell, self.now, settings.input_format,
+            partials=dialect == "extended", chat_is_local=isinstance(source, EngineChat),
+        )  # fmt: skip
         self.mouth = Mouth(engine)
         self.playout = Playout(
             self.epochs,
@@ -97,9 +102,10 @@ class SessionRunner:
 
     def open(self) -> None:
         """Announce the session and open the ears. Raises EngineUnavailable."""
+        self._set_input(self._settings)
         self.hearing.open()
         self.hearing.tap = self._tap
-        self.tell(e.Opened(self.now(), secrets.token_hex(8), self._settings))
+        self.tell(e.Opened(self.now(), secrets.token_hex(8), self._settings, self.limits))
 
     async def run(self) -> None:
         """Run the graph until the session ends. A node that dies ends the session, loudly."""
@@ -204,6 +210,7 @@ class SessionRunner:
         try:
             state, effects = step(self.state, ev)
             check_state(state)
+            check_step(self.state, state)
         except Exception:  # our bug: it ends this session and no other
             log.exception("internal state error on %s in state %r", type(ev).__name__, self.state)
             self._collapse()
@@ -242,6 +249,8 @@ class SessionRunner:
                 self.hearing.prepare(effect)
             case f.FlushStt():
                 self.hearing.flush(effect)
+            case f.AskPartial(item_id):
+                self.hearing.ask_partial(item_id)
             case f.StopStt(item_id):
                 self.hearing.stop(item_id)
             case f.SealBuffer():
@@ -249,8 +258,16 @@ class SessionRunner:
                 self.hearing.drop(effect.end_ms)
             case f.DropAudio(before_ms):
                 self.hearing.drop(before_ms)
+            case f.FeedSilence(ms):
+                self.hearing.fill(ms)
+            case f.PrepareEou():
+                self.hearing.finished.prepare_sound(effect)
             case f.AskEou():
-                self.hearing.ask_turn(effect)
+                self.hearing.finished.ask_sound(effect)
+            case f.PrepareEouText():
+                self.hearing.finished.prepare_context(effect)
+            case f.AskEouText():
+                self.hearing.finished.ask_words(effect)
             case f.StartChat():
                 self.epochs.admit(effect.epoch)
                 self._call.prompts.send_nowait(effect)
@@ -275,7 +292,7 @@ class SessionRunner:
             self._transport.send_audio(audio)
             return
         if isinstance(event, a.SessionUpdated):
-            self.hearing.set_format(event.settings.input_format)
+            self._set_input(event.settings)
         text = self._encoder.encode(event, audio)
         if text is not None:
             if self._watch is not None and not isinstance(event, a.AudioDelta):
@@ -285,6 +302,11 @@ class SessionRunner:
     def _tap(self, x: F32) -> None:
         if self._watch is not None:
             self._watch.heard(x, self.now())
+
+    def _set_input(self, settings: Settings) -> None:
+        self.hearing.set_format(settings.input_format)
+        reduction = settings.noise_reduction
+        self.hearing.set_noise_reduction(None if reduction is None else reduction["type"])
 
     def _close(self, code: int, reason: str) -> None:
         self._transport.close(code, reason)

@@ -63,6 +63,15 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeoutTriggered:
+    """GA: nobody spoke after a reply; the silence becomes an item."""
+
+    item_id: ItemId
+    audio_start_ms: int
+    audio_end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cleared:
     pass
 
@@ -267,6 +276,20 @@ class OutputStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputPaused:
+    """Extended: somebody may be speaking; the reply waits where it is."""
+
+    response_id: ResponseId
+
+
+@dataclass(frozen=True, slots=True)
+class OutputResumed:
+    """Extended: it was nothing; the reply goes on at the next sample."""
+
+    response_id: ResponseId
+
+
+@dataclass(frozen=True, slots=True)
 class OutputStopped:
     response_id: ResponseId
 
@@ -283,6 +306,7 @@ ServerEvent = (
     | ErrorEvent
     | SpeechStarted
     | SpeechStopped
+    | TimeoutTriggered
     | Committed
     | Cleared
     | Discarded
@@ -310,6 +334,8 @@ ServerEvent = (
     | ArgumentsDelta
     | ArgumentsDone
     | OutputStarted
+    | OutputPaused
+    | OutputResumed
     | OutputStopped
     | OutputCleared
 )

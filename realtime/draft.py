@@ -8,7 +8,7 @@ from typing import Any
 from .alphabet import ErrorEvent, ServerEvent
 from .effects import CancelTimer, Effect, Emit, Inspect, StartTimer
 from .ids import Prefix
-from .state import Session
+from .state import Armed, Session
 
 
 class Draft:
@@ -52,7 +52,7 @@ class Draft:
     def arm(self, key: str, due: float) -> None:
         """Arm (or re-arm) a timer for the wall time `due`."""
         token = self.token()
-        self.set(timers={**self.s.timers, key: token})
+        self.set(timers={**self.s.timers, key: Armed(token, due)})
         self.do(StartTimer(key, due, token))
 
     def disarm(self, *keys: str) -> None:

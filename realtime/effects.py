@@ -68,6 +68,13 @@ class FlushStt:
 
 
 @dataclass(frozen=True, slots=True)
+class AskPartial:
+    """Say soon what this utterance holds so far; while an earlier question is open, as soon as that is answered."""
+
+    item_id: ItemId
+
+
+@dataclass(frozen=True, slots=True)
 class StopStt:
     """Forget this utterance."""
 
@@ -91,13 +98,60 @@ class DropAudio:
 
 
 @dataclass(frozen=True, slots=True)
+class FeedSilence:
+    """Input that did not come counts as silence: take this much of it."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareEou:
+    """A pause may become a stop: let the classifier think about the sound up to `end_ms` already."""
+
+    item_id: ItemId
+    end_ms: int
+    voiced_ms: int
+    window_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class AskEou:
-    """Has the user finished? Heard: the audio up to `end_ms`, at most `window_ms` of it."""
+    """Has the user finished, by the sound? The last voice was at `voiced_ms`; heard: up to `end_ms`, `window_ms` of it."""
 
     item_id: ItemId
     ask: int
     end_ms: int
+    voiced_ms: int
     window_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EouContext:
+    """What came before the words. `history`: the last turns, `max_tokens` of them at most; `messages` and
+    `instructions`: what chat would be sent, for a chat model that may judge by its own prompt (`own_prompt`)."""
+
+    history: tuple[ChatMessage, ...]
+    max_tokens: int
+    messages: tuple[ChatMessage, ...]
+    instructions: str
+    own_prompt: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareEouText:
+    """The user begins to speak after these turns: the words' model may read them already."""
+
+    context: EouContext
+
+
+@dataclass(frozen=True, slots=True)
+class AskEouText:
+    """Has the user finished, by the words?"""
+
+    item_id: ItemId
+    ask: int
+    text: str
+    context: EouContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +167,12 @@ class StartChat:
     spoken: bool  # false: text only, nothing goes to TTS
     voice: str
     speed: float
+    parallel_tool_calls: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class HoldOutput:
-    """Audio of this epoch is made ready but not written until it is released."""
+    """Audio of this epoch is made ready but not written until it is released; it goes on at the very next sample."""
 
     epoch: Epoch
 
@@ -163,10 +218,15 @@ Effect = (
     | StartStt
     | PrepareStt
     | FlushStt
+    | AskPartial
     | StopStt
     | SealBuffer
     | DropAudio
+    | FeedSilence
+    | PrepareEou
     | AskEou
+    | PrepareEouText
+    | AskEouText
     | StartChat
     | HoldOutput
     | ReleaseOutput

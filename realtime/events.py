@@ -7,11 +7,11 @@ it, and what is stale is dropped before anything else looks at it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from .conversation import Item, SpokenWord
 from .ids import Epoch, ItemId
-from .settings import Patch, Settings
+from .settings import Limits, Patch, Settings
 
 # --- life of the session -------------------------------------------------------------------------------------------
 
@@ -23,6 +23,7 @@ class Opened:
     at: float
     seed: str
     settings: Settings
+    limits: Limits = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,13 @@ class TruncateItem:
 
 
 @dataclass(frozen=True, slots=True)
+class ItemReference:
+    """An item of the conversation, named in a response's input."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ResponseParams:
     """What a `response.create` overrides; None keeps the session's."""
 
@@ -153,7 +161,7 @@ class ResponseParams:
     voice: str | None = None
     metadata: dict[str, str] | None = None
     out_of_band: bool = False
-    input: tuple[Item, ...] | None = None
+    input: tuple[Item | ItemReference, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +197,11 @@ class CloseSession:
 
 @dataclass(frozen=True, slots=True)
 class AudioAppended:
-    """Input audio reaches to `end_ms` (audio time)."""
+    """Input audio reaches to `end_ms` (audio time). `filled`: with silence, for input that did not come."""
 
     at: float
     end_ms: int
+    filled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +223,15 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class SttPartial:
+    """What was heard up to `end_ms` (audio time); the first `stable_chars` are final. The noise gate needs the scores."""
+
     at: float
     item_id: ItemId
     text: str
     stable_chars: int
+    end_ms: int
+    avg_logprob: float | None = None
+    no_speech_prob: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +254,13 @@ class SttFailed:
 
 @dataclass(frozen=True, slots=True)
 class EouVerdict:
-    """`p` is None where the classifier failed."""
+    """An answer to the end-of-turn question `ask`, by the sound or by the words; `p` is None where that failed."""
 
     at: float
     item_id: ItemId
     ask: int
     p: float | None
+    head: Literal["audio", "words"] = "audio"
 
 
 # --- what the brain and the mouth say ------------------------------------------------------------------------------
@@ -312,12 +327,16 @@ class SpeechFailed:
 
 @dataclass(frozen=True, slots=True)
 class FrameDue:
-    """The pacer holds the next frame of the response's audio: with it, `written_ms` will have been written."""
+    """The pacer holds the next frame of the response's audio: with it, `written_ms` will have been written.
+
+    `level_db`: the frame's level in dBFS, for the echo guard.
+    """
 
     at: float
     epoch: Epoch
     written_ms: int
     played_ms: int
+    level_db: float = -100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +347,20 @@ class PlayoutDrained:
     epoch: Epoch
     played_ms: int
 
+
+# What a client asks for, other than audio; a sign that somebody is there.
+Requests = (
+    UpdateSession
+    | CommitBuffer
+    | ClearBuffer
+    | CreateItem
+    | RetrieveItem
+    | DeleteItem
+    | TruncateItem
+    | CreateResponse
+    | CancelResponse
+    | ClearOutput
+)
 
 Input = (
     Opened

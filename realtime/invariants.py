@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from .conversation import Message
-from .state import Candidate, Created, Drain, Predicted, Session, Silent, Speaking, Stopped, Streaming, Terminated, live
+from .conversation import Message, words_heard
+from .state import (
+    Active,
+    Candidate,
+    Drain,
+    Held,
+    Pending,
+    Predicted,
+    Session,
+    Silent,
+    Speaking,
+    Stopped,
+    Streaming,
+    Terminated,
+    live,
+)
 
 TIMER_PHASES: dict[str, tuple[type, ...]] = {
     "commit": (Stopped,),
     "hard_cap": (Stopped,),
     "eou_timeout": (Stopped,),
     "barge_in": (Candidate,),
+    "hold_cap": (Candidate,),
+    "input_gap": (Candidate, Speaking),
+    "idle": (Silent,),
+    "partial": (Candidate,),
 }
 
 
@@ -23,10 +41,12 @@ class InvariantViolation(Exception):
 
 def check_state(s: Session) -> None:
     """Raises InvariantViolation."""
-    td = s.settings.turn_detection
-    interrupts = td is not None and td.interrupt_response and s.settings.barge_in.mode != "off"
-    if interrupts and s.updated is False and isinstance(s.vad, Speaking) and live(s.resp) is not None:
+    if s.settings.interrupts and isinstance(s.vad, Speaking) and live(s.resp) is not None:
         raise InvariantViolation("I1", "speaking over a live response that interruption should have cut")
+    if isinstance(s.resp, Held) and not isinstance(s.vad, Candidate):
+        raise InvariantViolation("I1", f"a held response in {type(s.vad).__name__}")
+    if isinstance(s.vad, Candidate) and live(s.resp) is None:
+        raise InvariantViolation("I1", "a candidate for a floor that is free")
     ids = [i.id for i in s.conversation.items]
     if len(ids) != len(set(ids)):
         raise InvariantViolation("I2", "an item stands in the conversation twice")
@@ -40,11 +60,37 @@ def check_state(s: Session) -> None:
         raise InvariantViolation("I10", f"timer drain_cap is armed in {type(s.resp).__name__}")
     if isinstance(s.phase, Terminated) and (s.timers or live(s.resp) or not isinstance(s.vad, Silent)):
         raise InvariantViolation("I8", "something lives on in a terminated session")
-    speaking = s.resp.item_id if isinstance(s.resp, Streaming | Drain) else None
+    resp = live(s.resp)
+    speaking = resp.item_id if isinstance(resp, Streaming | Drain) else None
     for item in s.conversation.items:
+        if isinstance(item, Message) and item.words and item.status == "incomplete":
+            heard = words_heard(item.words, item.audio_ms)
+            if item.text() != heard:
+                raise InvariantViolation("I11", f"item {item.id} holds {item.text()!r}, heard was {heard!r}")
         if isinstance(item, Message) and item.status == "in_progress" and item.id != speaking:
             raise InvariantViolation("I4", f"item {item.id} is in progress outside a response")
     if isinstance(s.resp, Predicted) and not isinstance(s.vad, Stopped):
         raise InvariantViolation("I1", "a prediction outlived the silence that it was made in")
-    if live(s.resp) is not None and isinstance(s.resp, Created | Streaming | Drain) and s.resp.plan.epoch > s.epoch:
+    if resp is not None and resp.plan.epoch > s.epoch:
         raise InvariantViolation("I5", "a response is ahead of the epoch counter")
+
+
+def check_step(before: Session, after: Session) -> None:
+    """What must hold between two states that follow each other. Raises InvariantViolation."""
+    if after.epoch < before.epoch:
+        raise InvariantViolation("I5", "the epoch went back")
+    old, new = live(before.resp), live(after.resp)
+    if old is not None and new is not None and old.plan.id != new.plan.id and new.plan.epoch <= old.plan.epoch:
+        raise InvariantViolation("I5", "a new response under an old epoch")
+    order = (Pending, Active, Terminated)
+    if order.index(type(after.phase)) < order.index(type(before.phase)):
+        raise InvariantViolation("I8", f"from {type(before.phase).__name__} to {type(after.phase).__name__}")
+    sealed = {b.item_id: (b.start_ms, b.end_ms) for b in before.sealed}
+    for b in after.sealed:
+        if sealed.get(b.item_id, (b.start_ms, b.end_ms)) != (b.start_ms, b.end_ms):
+            raise InvariantViolation("I3", f"the sealed audio of {b.item_id} changed")
+    vad, was = after.vad, before.vad
+    if isinstance(vad, Speaking | Stopped | Candidate) and isinstance(was, Speaking | Stopped | Candidate):
+        moved = vad.item_id == was.item_id and vad.audio_start_ms != was.audio_start_ms
+        if moved:
+            raise InvariantViolation("I7", f"the start of {vad.item_id} moved while it was open")

@@ -1,8 +1,8 @@
 """`step(state, input) -> (state, effects)`: the whole session as one pure function.
 
 No clock, no I/O, no randomness, no await: a barge-in observes and acts in one step by construction. The work is in
-`turn` (the user's side) and `response` (the reply's side); this file dispatches, handles requests about the
-conversation and the session itself, and couples the two sides at the end of each step.
+`turn` (the user's side) and `response`, `flight`, `ending` (the reply's side); this file dispatches, handles requests
+about the conversation and the session itself, and couples the two sides at the end of each step.
 """
 
 from __future__ import annotations
@@ -10,25 +10,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import alphabet as a
+from . import candidate, ending, flight, life, response, sound, turn
 from . import events as e
-from . import response, turn
-from .conversation import Message
+from .asking import context_items
+from .conversation import Message, to_chat
 from .draft import Draft
-from .effects import Close, Effect, PrimeChat, StopStt
-from .ids import IdStream, ItemId
-from .settings import Settings, apply
-from .state import Active, Pending, Session, Silent, Terminated, live
+from .effects import Effect, PrimeChat
+from .ids import ItemId
+from .settings import apply
+from .state import Active, Pending, Session, Terminated, live
 
 MAX_ITEMS = 2000
 ENGINE_PATIENCE_MS = 15_000
-
-CLOSE_CODES: dict[a.EndReason, int] = {
-    "client_closed": 1000,
-    "max_duration": 1000,
-    "idle_timeout": 1000,
-    "draining": 1001,
-    "client_too_slow": 1008,
-}
 
 
 def step(state: Session, ev: e.Input) -> tuple[Session, tuple[Effect, ...]]:
@@ -44,45 +37,48 @@ def step(state: Session, ev: e.Input) -> tuple[Session, tuple[Effect, ...]]:
             raise ValueError("a session is opened once")
     d = Draft(state, ev.at)
     _dispatch(d, ev)
+    candidate.settle(d)
     response.settle(d)
+    life.settle(d, ev)
     return d.s, tuple(d.out)
 
 
 def _dispatch(d: Draft, ev: e.Input) -> None:
     match ev:
         case e.VadWindow():
-            turn.vad_window(d, ev)
+            sound.vad_window(d, ev)
         case e.AudioAppended():
-            turn.audio_appended(d, ev)
+            sound.audio_appended(d, ev)
         case e.FrameDue():
-            response.frame_due(d, ev)
+            flight.frame_due(d, ev)
         case e.ChatDelta():
-            response.chat_delta(d, ev)
+            flight.chat_delta(d, ev)
         case e.PhrasePlanned():
-            response.phrase_planned(d, ev)
+            flight.phrase_planned(d, ev)
         case e.PlayoutDrained():
-            response.playout_drained(d, ev)
+            flight.playout_drained(d, ev)
         case e.TimerFired():
             _timer(d, ev)
         case e.SttPartial():
-            turn.stt_partial(d, ev)
+            sound.stt_partial(d, ev)
         case e.SttStopTranscript():
-            turn.stop_transcript(d, ev)
+            sound.stop_transcript(d, ev)
         case e.SttFailed():
-            turn.stt_failed(d, ev)
+            sound.stt_failed(d, ev)
         case e.EouVerdict():
             turn.eou_verdict(d, ev)
         case e.ChatDone():
-            response.chat_done(d, ev)
+            flight.chat_done(d, ev)
         case e.ChatFailed():
-            response.chat_failed(d, ev)
+            flight.chat_failed(d, ev)
         case e.SpeechDone():
-            response.speech_done(d, ev)
+            flight.speech_done(d, ev)
         case e.SpeechFailed():
-            response.speech_failed(d, ev)
+            flight.speech_failed(d, ev)
         case e.UpdateSession():
             _update(d, ev)
         case e.CommitBuffer():
+            candidate.claim(d)
             turn.commit_buffer(d, ev)
         case e.ClearBuffer():
             turn.clear_buffer(d, ev)
@@ -105,66 +101,24 @@ def _dispatch(d: Draft, ev: e.Input) -> None:
         case e.SettingsRefused():
             d.error(ev.code, ev.message, ev.event_id, ev.param)
         case e.Opened():
-            _open(d, ev)
+            life.open_session(d, ev)
         case e.CloseSession() | e.TransportClosed():
-            terminate(d, "client_closed")
+            life.terminate(d, "client_closed")
         case e.DrainRequested():
-            terminate(d, "draining")
+            life.terminate(d, "draining")
         case e.EngineLost():
-            response.fail_all(d, "engine_unavailable")
+            ending.fail_all(d, "engine_unavailable")
             turn.classifier_lost(d)
             d.arm("engine", d.at + ENGINE_PATIENCE_MS)
         case e.EngineBack():
             d.disarm("engine")
         case e.NodeFailed():
-            d.emit(a.ErrorEvent(ev.code, ev.message))
-            terminate(d, _end_reason(ev.code))
-
-
-def _end_reason(code: str) -> a.EndReason:
-    known: dict[str, a.EndReason] = {
-        "vad_failed": "vad_failed",
-        "stt_failed": "stt_failed",
-        "engine_unavailable": "engine_unavailable",
-        "client_too_slow": "client_too_slow",
-    }
-    return known.get(code, "internal_state_error")
-
-
-def _open(d: Draft, ev: e.Opened) -> None:
-    d.set(phase=Active(), settings=ev.settings, ids=IdStream(ev.seed), draft_ids=IdStream(ev.seed + "/drafts"))
-    d.set(id=d.fresh("sess"))
-    d.set(conversation_id=d.fresh("conv"))
-    d.emit(a.SessionCreated(d.s.id, d.s.settings))
-    d.do(PrimeChat((), ev.settings.instructions))
-    d.arm("max_duration", d.at + 1000 * ev.settings.session_max_duration_s)
-
-
-def terminate(d: Draft, reason: a.EndReason) -> None:
-    """End the session: what runs is closed, then `session.done`, then the transport."""
-    cause = "client_cancelled" if reason == "client_closed" else "turn_detected"
-    if reason == "engine_unavailable":
-        response.fail_all(d, reason)
-    else:
-        response.cancel_all(d, cause)
-    if not isinstance(d.s.vad, Silent):
-        d.do(StopStt(d.s.vad.item_id))
-    d.disarm(*d.s.timers)
-    d.emit(a.SessionDone(reason))
-    d.set(phase=Terminated(reason), vad=Silent(), parked=None)
-    match CLOSE_CODES.get(reason, 1011):
-        case 1000:
-            d.do(Close(1000, reason))
-        case 1001:
-            d.do(Close(1001, reason))
-        case 1008:
-            d.do(Close(1008, reason))
-        case _:
-            d.do(Close(1011, reason))
+            life.fail(d, ev.code, ev.message)
 
 
 def _timer(d: Draft, ev: e.TimerFired) -> None:
-    if d.s.timers.get(ev.key) != ev.token:
+    armed = d.s.timers.get(ev.key)
+    if armed is None or armed.token != ev.token:
         return
     d.set(timers={k: v for k, v in d.s.timers.items() if k != ev.key})
     match ev.key:
@@ -175,15 +129,24 @@ def _timer(d: Draft, ev: e.TimerFired) -> None:
         case "eou_timeout":
             turn.eou_timeout(d)
         case "barge_in":
-            turn.barge_in_timer(d)
+            candidate.barge_in_timer(d)
+        case "hold_cap":
+            candidate.hold_cap(d)
+        case "partial":
+            candidate.partial_timer(d)
         case "drain_cap":
             if live(d.s.resp) is not None:
-                response.drain_cap(d)
+                flight.drain_cap(d)
         case "max_duration":
-            terminate(d, "max_duration")
+            life.terminate(d, "max_duration")
         case "engine":
-            d.emit(a.ErrorEvent("engine_unavailable", "the engine did not come back"))
-            terminate(d, "engine_unavailable")
+            life.fail(d, "engine_unavailable", "the engine did not come back")
+        case "input_gap":
+            life.input_gap(d)
+        case "idle":
+            turn.idle_timeout(d)
+        case "session_idle":
+            life.session_idle(d)
         case _:
             raise ValueError(f"unknown timer {ev.key}")
 
@@ -194,19 +157,20 @@ def _update(d: Draft, ev: e.UpdateSession) -> None:
     if after.type != before.type and d.s.updated:
         d.error("session_update_invalid", "the session type cannot change", ev.event_id, "session.type")
         return
+    longest = d.s.limits.session_max_duration_s
+    if after.session_max_duration_s > longest and after.session_max_duration_s != before.session_max_duration_s:
+        message = f"session_max_duration_s is at most {longest} here"
+        d.error("session_update_invalid", message, ev.event_id, "session.session_max_duration_s")
+        return
     if after.voice != before.voice and live(d.s.resp) is not None:
         d.note("state", "voice_changes_at_next_response")
     d.set(settings=after, updated=True)
-    turn.detection_changed(d, before.turn_detection)
-    _rearm_duration(d, before, after)
+    sound.detection_changed(d, before.turn_detection)
+    if after.session_max_duration_s != before.session_max_duration_s:
+        life.arm_duration(d, after)
     d.emit(a.SessionUpdated(d.s.id, after))
     if after.instructions != before.instructions and live(d.s.resp) is None:
-        d.do(PrimeChat(d.s.conversation.chat_messages(), after.instructions))
-
-
-def _rearm_duration(d: Draft, before: Settings, after: Settings) -> None:
-    if after.session_max_duration_s != before.session_max_duration_s:
-        d.arm("max_duration", d.at + 1000 * after.session_max_duration_s)
+        d.do(PrimeChat(to_chat(context_items(d, d.s.conversation.items)), after.instructions))
 
 
 def _create_item(d: Draft, ev: e.CreateItem) -> None:
@@ -252,7 +216,12 @@ def _delete_item(d: Draft, ev: e.DeleteItem) -> None:
 def _create_response(d: Draft, ev: e.CreateResponse) -> None:
     if d.s.settings.type == "transcription":
         d.error("invalid_event", "a transcription session has no responses", ev.event_id)
-    elif ev.params.out_of_band:
+        return
+    for n, item in enumerate(ev.params.input or ()):
+        if isinstance(item, e.ItemReference) and d.s.conversation.get(item.id) is None:
+            d.error("item_not_found", f"no item {item.id}", ev.event_id, f"response.input[{n}].id")
+            return
+    if ev.params.out_of_band:
         response.start_out_of_band(d, ev.params)
     elif live(d.s.resp) is not None or d.s.parked is not None:
         d.error("conversation_already_has_active_response", "a response is running or waiting", ev.event_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -34,6 +34,7 @@ class TurnDetection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     barge_in_delay_ms: int = 0
     create_response: bool = True
     interrupt_response: bool = True
+    idle_timeout_ms: int | None = None
 
     @property
     def stop_threshold(self) -> float:
@@ -42,11 +43,26 @@ class TurnDetection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BargeIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    mode: Literal["cancel", "off"] = "cancel"
+    mode: Literal["hold", "cancel", "off"] = "hold"
+    echo_guard: Literal["auto", "off"] = "auto"
+    min_words: int = 1
+    unworded_ms: int = 800
+    boundary_ms: int = 1000
+    hold_cap_ms: int = 2000
+    backchannels: tuple[str, ...] | None = None  # null: the language's list
+
+
+FusionRule = Literal["noisy_or", "max", "mean", "weighted", "gated"]
+EouKind = Literal["vad", "heuristic", "text", "audio", "fusion", "integrated"]
+BEST_EOU: EouKind = "fusion"  # of those installed, by measurement
 
 
 class Eou(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    kind: Literal["vad", "audio"] = "audio"
+    kind: EouKind = BEST_EOU
+    fusion_rule: FusionRule = "gated"
+    fusion_weight_text: float = 0.5
+    context_turns: int = 4
+    max_context_tokens: int = 128
     p_threshold: float = 0.5
     thresholds: dict[str, float] = {}
     curve_k: float = 12.0
@@ -55,6 +71,8 @@ class Eou(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     silence_hard_cap_ms: int | None = None  # null: max(5000, max delay + 1000)
     inference_timeout_ms: int = 250
     audio_window_ms: int = 8000
+    audio_pad_alignment: Literal["leading"] = "leading"
+    stack_silence: bool = False  # count delays from the speech stop, not from the last voiced sample
 
 
 class Transcription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,6 +97,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output_modalities: tuple[Literal["audio", "text"], ...] = ("audio",)
     tools: tuple[JsonObject, ...] = ()
     tool_choice: str | JsonObject = "auto"
+    parallel_tool_calls: bool = True
+    truncation: str | JsonObject = "auto"
     temperature: float | None = None
     max_output_tokens: int | Literal["inf"] = "inf"
     input_format: str = "pcm16"
@@ -93,6 +113,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_speech_ms: int = 100
     min_speech_for_response_ms: int = 0
     max_utterance_ms: int = 60000
+    input_gap_ms: int = 200
     max_manual_ms: int = 600000
     no_speech_prob_threshold: float | None = 0.6
     avg_logprob_threshold: float | None = -1.0
@@ -100,6 +121,27 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drain_cap_ceiling_ms: int = 60000
     session_max_duration_s: int = 1800
     ignored_fields: tuple[str, ...] = ()
+
+    @property
+    def interrupts(self) -> bool:
+        """Whether speech over a reply may cut it."""
+        td = self.turn_detection
+        return td is not None and td.interrupt_response and self.barge_in.mode != "off"
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the server decides and no client can change."""
+
+    session_max_duration_s: int = 3600  # what a client may ask for at most
+    session_idle_timeout_s: int | None = None
+    sealed_buffer_retention_count: int = 4
+    stt_failure_limit: int = 3
+    outbound_queue_cap: int = 256
+    events_per_s: float = 500.0
+    events_burst: float = 2000.0
+    bytes_per_s: float = 2.0**20
+    bytes_burst: float = 32 * 2.0**20
+    context_tokens: int = 8192  # of the chat model: older turns are dropped beyond it
 
 
 Check = Callable[[Any], Any]
@@ -131,6 +173,30 @@ def choice(*names: str) -> Check:
         return value
 
     return check
+
+
+class Unsupported(ValueError):
+    """A value that has an error code of its own."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def coded(check: Check, code: str) -> Check:
+    """`check`, refusing with an error code of its own."""
+
+    def inner(value: Any) -> Any:
+        try:
+            return check(value)
+        except ValueError as problem:
+            raise Unsupported(str(problem), code) from None
+
+    return inner
+
+
+eou_kind = coded(choice(*get_args(EouKind)), "eou_kind_unsupported")
+fusion_rule = coded(choice(*get_args(FusionRule)), "eou_fusion_rule_unsupported")
 
 
 def flag(value: Any) -> bool:
@@ -213,6 +279,14 @@ def tool_choice(value: Any) -> str | JsonObject:
     return str(choice("none", "auto", "required")(value))
 
 
+def truncation(value: Any) -> str | JsonObject:
+    if not isinstance(value, dict):
+        return str(choice("auto", "disabled")(value))
+    if value.get("type") != "retention_ratio":
+        raise ValueError("type must be retention_ratio")
+    return {"type": "retention_ratio", "retention_ratio": number(0, 1)(value.get("retention_ratio"))}
+
+
 def max_tokens(value: Any) -> int | str:
     return "inf" if value == "inf" else int(integer(1, 4096)(value))
 
@@ -224,6 +298,12 @@ def noise_reduction(value: Any) -> JsonObject | None:
         raise ValueError("must be null or an object")
     choice("near_field", "far_field")(value.get("type"))
     return {"type": value["type"]}
+
+
+def phrases(value: Any) -> list[str]:
+    if not isinstance(value, list) or len(value) > 500 or not all(isinstance(x, str) and len(x) <= 100 for x in value):
+        raise ValueError("must be a list of at most 500 short strings")
+    return value
 
 
 def thresholds(value: Any) -> dict[str, float]:
@@ -262,6 +342,8 @@ FIELDS: tuple[Field, ...] = (
     Field("output_modalities", "output_modalities", "modalities", modalities, "audio or text"),
     _same("tools", tools, "functions that chat may call"),
     _same("tool_choice", tool_choice, "none, auto, required or one function"),
+    _same("parallel_tool_calls", flag, "several calls at once"),
+    _same("truncation", truncation, "auto, disabled, or how much of a full context is kept"),
     Field("max_output_tokens", "max_output_tokens", "max_response_output_tokens", max_tokens, "tokens of one response"),
     Field("input_format", "audio.input.format", "input_audio_format", audio_format, "format of appended audio"),
     Field("output_format", "audio.output.format", "output_audio_format", audio_format, "format of reply audio"),
@@ -289,8 +371,19 @@ FIELDS: tuple[Field, ...] = (
     _turn("barge_in_delay_ms", integer(0, 1000), "cancel mode: further speech before a reply is cut"),
     _turn("create_response", flag, "answer each turn by itself"),
     _turn("interrupt_response", flag, "speech over a reply cuts it"),
-    _same("barge_in.mode", choice("cancel", "off"), "what speech over a reply does"),
-    _same("eou.kind", choice("vad", "audio"), "classifier of the end of an utterance"),
+    _turn("idle_timeout_ms", nullable(integer(5000, 30000)), "silence after a reply that makes it speak again"),
+    _same("barge_in.mode", choice("hold", "cancel", "off"), "what speech over a reply does"),
+    _same("barge_in.echo_guard", choice("auto", "off"), "the reply's own echo is nobody's speech"),
+    _same("barge_in.min_words", integer(1, 20), "hold: words that take the floor"),
+    _same("barge_in.unworded_ms", integer(100, 10000), "hold: voiced speech that takes the floor without words"),
+    _same("barge_in.boundary_ms", integer(0, 10000), "hold: so near the reply's end any word is an answer"),
+    _same("barge_in.hold_cap_ms", integer(100, 10000), "hold: longest pause before the floor is given"),
+    _same("barge_in.backchannels", nullable(phrases), "sounds that take no floor; null: a list per language"),
+    _same("eou.kind", eou_kind, "classifier of the end of an utterance"),
+    _same("eou.fusion_rule", fusion_rule, "how sound and words make one score"),
+    _same("eou.fusion_weight_text", number(0, 1), "the words' share in the rule `weighted`"),
+    _same("eou.context_turns", integer(0, 32), "turns that the words' model is given"),
+    _same("eou.max_context_tokens", integer(16, 1024), "and at most so many tokens of them"),
     _same("eou.p_threshold", number(0, 1), "end-of-turn probability that counts"),
     _same("eou.thresholds", thresholds, "per language, instead of p_threshold"),
     _same("eou.curve_k", number(0.1, 100), "steepness of the delay curve"),
@@ -299,10 +392,13 @@ FIELDS: tuple[Field, ...] = (
     _same("eou.silence_hard_cap_ms", nullable(integer(100, 60000)), "longest a turn may stay stopped"),
     _same("eou.inference_timeout_ms", integer(10, 5000), "patience with the classifier"),
     _same("eou.audio_window_ms", integer(1000, 8000), "audio the classifier hears"),
+    _same("eou.audio_pad_alignment", choice("leading"), "where silence fills the window up"),
+    _same("eou.stack_silence", flag, "count delays from the speech stop, not from the last voiced sample"),
     _same("pacer.lead_ms", integer(0, 1000), "audio sent ahead of the playout clock"),
     _same("min_speech_ms", integer(0, 60000), "voiced audio below this is refused or discarded"),
     _same("min_speech_for_response_ms", integer(0, 60000), "voiced audio below this gets no reply"),
     _same("max_utterance_ms", integer(1000, 600000), "speech longer than this commits by itself"),
+    _same("input_gap_ms", integer(60, 5000), "missing input in mid-speech counts as silence after this"),
     _same("max_manual_ms", integer(1000, 3600000), "buffer limit with detection off"),
     _same("no_speech_prob_threshold", nullable(number(0, 1)), "noise gate; null: off"),
     _same("avg_logprob_threshold", nullable(number(-100, 0)), "noise gate; null: off"),
@@ -320,9 +416,8 @@ _NULLABLE_GROUPS = {
 }
 # Known to OpenAI, without effect here: accepted and listed in `ignored_fields`.
 _IGNORED = {
-    "tracing", "reasoning", "include", "truncation", "parallel_tool_calls",
-    "audio.input.turn_detection.idle_timeout_ms", "turn_detection.idle_timeout_ms",
-}  # fmt: skip
+    "tracing", "reasoning", "include",
+}
 _READ_ONLY = {"id", "object", "expires_at", "ignored_fields", "model_used", "client_secret", "events"}
 _REFUSED = {"prompt": "stored prompts are not supported"}
 _GA_OBJECTS = ("audio.", "audio.input.", "audio.output.", "turn_detection.", "input_audio_transcription.")
@@ -337,8 +432,9 @@ _PROFILES: dict[str, JsonObject] = {
 _BY_NAME: dict[str, Field] = {f.ga: f for f in FIELDS} | {f.flat: f for f in FIELDS}
 _BY_NAME["modalities"] = _BY_NAME["output_modalities"]
 _CONTAINERS = {n.rsplit(".", k)[0] for n in _BY_NAME for k in range(1, n.count(".") + 1)}
-_LEAF_OBJECTS = {f.ga for f in FIELDS if f.check in (audio_format, noise_reduction, voice, tool_choice, thresholds)} | {
-    f.flat for f in FIELDS if f.check in (audio_format, noise_reduction, voice, tool_choice, thresholds)
+_LEAF_CHECKS = (audio_format, noise_reduction, voice, tool_choice, thresholds, truncation)
+_LEAF_OBJECTS = {f.ga for f in FIELDS if f.check in _LEAF_CHECKS} | {
+    f.flat for f in FIELDS if f.check in _LEAF_CHECKS
 }
 
 
@@ -383,7 +479,8 @@ def parse(update: Any) -> Patch:
                 try:
                     values[_BY_NAME[name].path] = _BY_NAME[name].check(value)
                 except ValueError as problem:
-                    raise SettingsError(f"session.{name}", f"{name} {problem}") from None
+                    code = getattr(problem, "code", "session_update_invalid")
+                    raise SettingsError(f"session.{name}", f"{name} {problem}", code) from None
             elif prefix in _GA_OBJECTS:
                 ignored.append(name)
             else:
@@ -404,7 +501,7 @@ def apply(settings: Settings, patch: Patch) -> Settings:
     if kind == "server_vad":
         given.setdefault("eou.kind", "vad")
     elif kind == "semantic_vad":
-        given.setdefault("eou.kind", "audio")
+        given.setdefault("eou.kind", BEST_EOU)
     if (eagerness := given.get("turn_detection.eagerness")) and "profile" not in patch.values:
         low, high = _EAGERNESS[eagerness]
         given.setdefault("eou.min_delay_ms", low)
@@ -421,9 +518,7 @@ def apply(settings: Settings, patch: Patch) -> Settings:
             flat["transcribe"] = False
         else:
             flat[group] = None
-    # Accepted, since clients send it unasked, and said to have no effect.
-    idle = ["audio.input.noise_reduction"] if flat["noise_reduction"] is not None else []
-    flat["ignored_fields"] = [*patch.ignored, *idle]
+    flat["ignored_fields"] = list(patch.ignored)
     return msgspec.convert(flat, Settings)
 
 
@@ -470,6 +565,8 @@ def echo(settings: Settings) -> JsonObject:
             "instructions": settings.instructions,
             "tools": list(settings.tools),
             "tool_choice": settings.tool_choice,
+            "parallel_tool_calls": settings.parallel_tool_calls,
+            "truncation": settings.truncation,
             "max_output_tokens": settings.max_output_tokens,
             "audio": {
                 "input": audio_in,
@@ -482,8 +579,10 @@ def echo(settings: Settings) -> JsonObject:
         }
     else:
         out["audio"] = {"input": audio_in}
-    own = ("profile", "barge_in", "eou", "pacer", "min_speech_ms", "min_speech_for_response_ms", "max_utterance_ms",
-           "max_manual_ms", "no_speech_prob_threshold", "avg_logprob_threshold", "session_max_duration_s")  # fmt: skip
+    own = (
+        "profile", "barge_in", "eou", "pacer", "min_speech_ms", "min_speech_for_response_ms", "max_utterance_ms",
+        "input_gap_ms", "max_manual_ms", "no_speech_prob_threshold", "avg_logprob_threshold", "session_max_duration_s",
+    )  # fmt: skip
     flat: JsonObject = msgspec.to_builtins(settings)
     out |= {k: flat[k] for k in own}
     if settings.ignored_fields:

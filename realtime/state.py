@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from .alphabet import EndReason
 from .conversation import Conversation, SpokenWord
 from .detector import Detector
+from .echo import Echo
 from .effects import StartChat
-from .events import ResponseParams, ToolCall, Transcript
+from .events import ResponseParams, SttPartial, ToolCall, Transcript
 from .ids import Epoch, IdStream, ItemId, ResponseId
-from .settings import Settings
+from .settings import Limits, Settings
 
 # --- session phase -------------------------------------------------------------------------------------------------
 
@@ -45,12 +46,29 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """Where speech stopped; `last_voiced_at` is wall time. `flush`: a careful transcript that was asked for."""
+
+    audio_end_ms: int
+    last_voiced_ms: int
+    last_voiced_at: float
+    flush: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
-    """Confirmed speech over a response, not announced yet."""
+    """Speech over a response, not announced yet.
+
+    Hold mode makes one at the raw onset, before it is `confirmed`. After a `pause` what was `heard` of it decides.
+    """
 
     item_id: ItemId
     audio_start_ms: int
     voiced_ms: int
+    earlier_voiced_ms: int = 0
+    confirmed: bool = True
+    pause: Pause | None = None
+    heard: SttPartial | None = None  # what STT said last
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +82,15 @@ class Speaking:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """Has the user finished? Which heads have still to answer ("audio", "words"), and the scores of those that have."""
+
+    waiting: frozenset[str] = frozenset()
+    audio: float | None = None
+    words: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """The user stopped; two timers race: the commit (once the classifier has spoken) and the hard cap."""
 
@@ -73,8 +100,9 @@ class Stopped:
     voiced_ms: int
     last_voiced_at: float  # wall time of the last voiced sample
     flush: int
-    ask: int | None  # the classifier's question that is open
+    ask: int | None  # the number of the question that is open
     transcript: Transcript | None = None
+    question: Question = Question()
 
 
 VadPhase = Silent | Candidate | Speaking | Stopped
@@ -178,8 +206,25 @@ class Drain:
     voice: Voice
 
 
-RespPhase = Idle | Predicted | Created | Streaming | Drain
 Live = Created | Streaming | Drain
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A live response as it was, its output paused by a candidate; chat and TTS go on inside.
+
+    `heard_ms` is the playout clock at the onset. `cap_left_ms`: what was left of the drain cap. `failure`: the code of
+    a failure of chat or TTS that waits for what becomes of the candidate. `told`: the client knows of the pause.
+    """
+
+    inner: Live
+    heard_ms: int
+    cap_left_ms: float | None
+    told: bool
+    failure: str | None = None
+
+
+RespPhase = Idle | Predicted | Created | Streaming | Drain | Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +259,14 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True)
+class Armed:
+    """A running timer: the token that its firing must carry, and its wall time."""
+
+    token: int
+    due: float
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     """The whole state. `token` numbers timers, flushes and questions; `epoch` responses."""
 
@@ -221,6 +274,7 @@ class Session:
     id: str = ""
     conversation_id: str = ""
     settings: Settings = field(default_factory=Settings)
+    limits: Limits = Limits()
     ids: IdStream = IdStream("")
     draft_ids: IdStream = IdStream("")  # of predicted responses
     vad: VadPhase = Silent()
@@ -228,18 +282,25 @@ class Session:
     parked: Parked | None = None
     oob: Mapping[str, OutOfBand] = field(default_factory=dict)
     detector: Detector = Detector()
+    echo: Echo = Echo()
     conversation: Conversation = Conversation()
     sealed: tuple[Sealed, ...] = ()
-    timers: Mapping[str, int] = field(default_factory=dict)  # key -> token of the armed timer
+    timers: Mapping[str, Armed] = field(default_factory=dict)
     epoch: Epoch = Epoch(0)
     token: int = 0
     audio_ms: int = 0  # input audio reaches this far
     buffer_start_ms: int = 0  # the open buffer begins here
     num_stt_failures: int = 0
     num_drafts: int = 0  # predictions of this turn
+    input_at: float = 0.0  # wall time of the last input audio that came from the client
+    covered_at: float = 0.0  # and up to which input is accounted for, by audio or by silence in its place
+    active_at: float = 0.0  # wall time of the last sign of life
+    was_answered: bool = False  # the last thing in the conversation was a whole reply, and it is the user's turn
     updated: bool = False
 
 
 def live(resp: RespPhase) -> Live | None:
-    """The response that has a `response.created` and no `response.done` yet."""
+    """The response that has a `response.created` and no `response.done` yet, held or not."""
+    if isinstance(resp, Held):
+        return resp.inner
     return resp if isinstance(resp, Created | Streaming | Drain) else None

@@ -158,6 +158,13 @@ def _item(obj: Any, path: str = "item") -> Item:
             raise Fault(f"items of type {kind!r} are not supported", path + ".type")
 
 
+def _input(obj: Any, path: str) -> Item | e.ItemReference:
+    """An item of a response's own input, or the name of one of the conversation's."""
+    if isinstance(obj, dict) and obj.get("type") == "item_reference":
+        return e.ItemReference(_string(obj, "id", path + ".", limit=512))
+    return _item(obj, path)
+
+
 def _create(ev: JsonObject, at: float, event_id: str | None, _: str) -> e.Input:
     after = ev.get("previous_item_id")
     if after is not None and not isinstance(after, str):
@@ -227,7 +234,7 @@ def _respond(ev: JsonObject, at: float, event_id: str | None, _: str) -> e.Input
         voice=_settings_value(voice, named, p + "voice") if named is not None else None,
         metadata=metadata,
         out_of_band=oob == "none",
-        input=tuple(_item(x, f"response.input[{n}]") for n, x in enumerate(given)) if given is not None else None,
+        input=tuple(_input(x, f"response.input[{n}]") for n, x in enumerate(given)) if given is not None else None,
     )
     return e.CreateResponse(at, params, event_id)
 
@@ -362,6 +369,9 @@ def render(ev: a.ServerEvent, dialect: Dialect, audio: bytes = b"", model_used: 
             return {"type": "input_audio_buffer.speech_stopped", "item_id": item_id, "audio_end_ms": end}
         case a.Committed(item_id, previous):
             return {"type": "input_audio_buffer.committed", "item_id": item_id, "previous_item_id": previous}
+        case a.TimeoutTriggered(item_id, start, end):
+            kind = "input_audio_buffer.timeout_triggered"
+            return {"type": kind, "item_id": item_id, "audio_start_ms": start, "audio_end_ms": end}
         case a.Cleared():
             return {"type": "input_audio_buffer.cleared"}
         case a.Discarded(item_id):
@@ -418,6 +428,10 @@ def render(ev: a.ServerEvent, dialect: Dialect, audio: bytes = b"", model_used: 
             return _call(kind, response_id, item_id, index, call_id=call_id, name=name, arguments=arguments)
         case a.OutputStarted(response_id):
             return {"type": "output_audio_buffer.started", "response_id": response_id} if extended else None
+        case a.OutputPaused(response_id):
+            return {"type": "output_audio_buffer.paused", "response_id": response_id} if extended else None
+        case a.OutputResumed(response_id):
+            return {"type": "output_audio_buffer.resumed", "response_id": response_id} if extended else None
         case a.OutputStopped(response_id):
             return {"type": "output_audio_buffer.stopped", "response_id": response_id} if extended else None
         case a.OutputCleared(response_id):

@@ -1,21 +1,29 @@
 """The chat lane: the local language model. A stream keeps its attention cache between turns.
 
 A prompt that extends what the cache holds prefills only what is new; one that departs from it (a reply that was cut at
-the last word heard) rewinds the cache to where they part.
+the last word heard) rewinds the cache to where they part; what another stream's cache holds of it is copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
-from bargein.models import chat_prompts, decoder, sampling
+from bargein.models import chat_prompts, decoder, end_of_words, sampling
 from bargein.models.tokenizer import Detokenizer, TextCodec
 
 from .. import protocol as p
 from ..core import Stream
 
 PREFILL_CHUNK = 32
+WORTH_COPYING = 4  # tokens; reading one takes as long as copying a few hundred
+
+
+def _common(have: Sequence[int], want: Sequence[int]) -> int:
+    """How many tokens two sequences share at their beginning; of `want` the last is never counted: it is computed."""
+    count = min(len(have), len(want) - 1)
+    return next((i for i in range(count) if have[i] != want[i]), max(count, 0))
 
 
 class ChatLane:
@@ -24,17 +32,66 @@ class ChatLane:
     def __init__(self, model: decoder.Model, codec: TextCodec) -> None:
         self._model, self._codec = model, codec
         self._style = chat_prompts.STYLES["smollm2" if model.config.kind == "llama" else model.config.kind]
+        self._judge = end_of_words.judge(model, codec, self._style.kind)
+        self._opening = decoder.new_kv(model.config, 8)  # what a prompt without instructions begins with, once warm
+        self._open: list[Stream] = []
 
     def open(self, stream: Stream) -> None:
         stream.state = decoder.new_kv(self._model.config)
+        self._open.append(stream)
 
     def close(self, stream: Stream) -> None:
         stream.state = None
+        self._open.remove(stream)
 
     def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
+        if isinstance(body, p.EndOfWords):
+            return self._finished(stream, tag, body)
         if not isinstance(body, p.Generate):
             raise ValueError(f"the chat lane takes no {type(body).__name__}")
         return self._generate(stream, tag, body)
+
+    def _finished(self, stream: Stream, tag: int, body: p.EndOfWords) -> Iterator[None]:
+        """Score an end of words; asked about no words, it only reads the conversation in advance."""
+        started = time.monotonic()
+        history = [chat_prompts.Message(m.role, m.content) for m in body.messages]
+        ids, num_words = end_of_words.prompt(self._judge, body.text, history, body.max_tokens, body.instructions)
+        w, cfg = self._model.weights, self._model.config
+        yield from self._read(stream, ids[:num_words])
+        kv: decoder.KV = stream.state
+        score = 0.0
+        if not body.text.strip():
+            decoder.extend(w, cfg, kv, ids[kv.length :])
+        elif len(ids) > num_words:  # the reply's first token comes with the same reading
+            logits = decoder.forward_two(w, cfg, kv, ids[kv.length :], num_words - 1 - kv.length)
+            score = end_of_words.probability(self._judge, logits)
+        else:
+            score = end_of_words.probability(self._judge, decoder.forward(w, cfg, kv, ids[kv.length :]))
+        stream.send(tag, p.TurnScore(score, 1000 * (time.monotonic() - started)))
+
+    def _read(self, stream: Stream, ids: list[int]) -> Generator[None, None, int]:
+        """Bring the stream's cache to all but the last chunk of `ids` -> tokens that some cache held already.
+
+        The longest beginning of `ids` that any cache of this lane holds is not computed again: sessions share
+        instructions, and a reply's prompt was often read when its words were judged.
+        """
+        own: decoder.KV = stream.state
+        caches = (own, *(s.state for s in self._open))
+        whole = next((kv for kv in caches if kv.ahead is not None and kv.tokens == ids), None)
+        if whole is not None:  # read to its end, and its first token computed
+            if whole is not own:
+                stream.state = decoder.copy_kv(whole, len(ids))
+            return len(ids)
+        cached = _common(own.tokens, ids)
+        other = max((self._opening, *(s.state for s in self._open)), key=lambda kv: _common(kv.tokens, ids))
+        if (shared := _common(other.tokens, ids)) > cached + WORTH_COPYING:
+            own = stream.state = decoder.copy_kv(other, shared)
+            cached = shared
+        decoder.rewind(own, cached)
+        while len(ids) - own.length > PREFILL_CHUNK:  # only the prompt's end needs the head
+            decoder.extend(self._model.weights, self._model.config, own, ids[own.length : own.length + PREFILL_CHUNK])
+            yield
+        return cached
 
     def _prompt(self, body: p.Generate, limit: int) -> list[int]:
         """The prompt's tokens; the oldest turns go where it would not fit."""
@@ -47,23 +104,16 @@ class ChatLane:
             del messages[0]
 
     def _generate(self, stream: Stream, tag: int, body: p.Generate) -> Iterator[None]:
-        kv: decoder.KV = stream.state
         limit = self._style.max_tokens if body.max_tokens is None else body.max_tokens
         ids = self._prompt(body, limit)
-        cached = 0
-        for have, want in zip(kv.tokens, ids[:-1], strict=False):  # the last token is always computed
-            if have != want:
-                break
-            cached += 1
-        decoder.rewind(kv, cached)
+        cached = yield from self._read(stream, ids)
+        kv: decoder.KV = stream.state
         w, cfg = self._model.weights, self._model.config
-        while len(ids) - kv.length > PREFILL_CHUNK:  # only the prompt's end needs the head
-            decoder.extend(w, cfg, kv, ids[kv.length : kv.length + PREFILL_CHUNK])
-            yield
         if limit == 0:
-            decoder.extend(w, cfg, kv, ids[kv.length :])
+            if kv.length < len(ids):
+                decoder.extend(w, cfg, kv, ids[kv.length :])
             return
-        logits = decoder.forward(w, cfg, kv, ids[kv.length :])
+        logits = kv.ahead if kv.ahead is not None else decoder.forward_top(w, cfg, kv, ids[kv.length :])
         yield
         params = replace(self._style.sampling, seed=body.seed)
         if body.temperature is not None:
@@ -89,7 +139,7 @@ class ChatLane:
                 stream.send(tag, p.Token(piece.text))
             if piece.finish is not None:
                 return p.Generated("stop", len(prompt), made, 0)
-            logits = decoder.forward(self._model.weights, self._model.config, kv, [token])
+            logits = decoder.forward_top(self._model.weights, self._model.config, kv, [token])
             yield
         if rest := watcher.finish():
             stream.send(tag, p.Token(rest))
@@ -99,3 +149,8 @@ class ChatLane:
         kv = decoder.new_kv(self._model.config)
         for n in (PREFILL_CHUNK, 7, 1):
             decoder.forward(self._model.weights, self._model.config, kv, [1] * n)
+            decoder.forward_top(self._model.weights, self._model.config, kv, [1] * n)
+        ids = chat_prompts.render(self._codec, self._style.kind, [])
+        decoder.rewind(kv, 0)
+        decoder.prefill(self._model.weights, self._model.config, kv, ids, PREFILL_CHUNK)
+        self._opening = kv

@@ -1,7 +1,7 @@
 """The stt lane: one stream per utterance. Audio is fed as it comes; a request says how much of it to transcribe.
 
-A `prepare` computes in advance what a later `final` will ask for: both are keyed by where the last voiced sample is, so
-the answer is adopted when nothing but silence has come since.
+A `prepare` computes in advance what a later `final` will ask for, and answers too: both are keyed by where the last voiced
+sample is, so the answer is adopted when nothing but silence has come since.
 """
 
 from __future__ import annotations
@@ -61,20 +61,26 @@ class SttLane:
     def _transcribe(self, stream: Stream, tag: int, body: p.Transcribe) -> Iterator[None]:
         session: _Session = stream.state
         started = time.monotonic()
+        result: whisper_stream.Transcript | None
         if body.kind == "partial":
-            partial = yield from self._partial(session, body.num_samples)
-            if partial is None:
-                return
-            result = partial
+            result = yield from self._unless_newer(session, session.audio.partial_steps(body.num_samples))
         else:
-            session.running = body.voiced_samples
+            session.running = voiced = body.voiced_samples
             try:
-                result = yield from session.audio.final_steps(body.num_samples)
+                steps = session.audio.final_steps(body.num_samples)
+                if body.kind == "prepare":
+                    result = yield from self._unless_newer(session, steps, voiced)
+                else:
+                    result = yield from steps
             except BaseException:
                 tags, session.waiting, session.running = session.waiting, [], None
                 for waiting in tags:
                     stream.fail(waiting, "the transcription it waited for failed")
                 raise
+        if result is None:
+            if session.running == body.voiced_samples:
+                session.running = None
+            return
         words = p.Words(
             result.text, result.avg_logprob, result.no_speech_prob, result.stable_chars,
             1000 * (time.monotonic() - started),
@@ -84,14 +90,18 @@ class SttLane:
             return
         session.answers[body.voiced_samples] = words
         tags, session.waiting, session.running = session.waiting, [], None
-        for waiting in ([tag] if body.kind == "final" else []) + tags:
+        for waiting in [tag, *tags]:
             stream.send(waiting, words)
 
-    def _partial(self, session: _Session, num_samples: int) -> Generator[None, None, whisper_stream.Transcript | None]:
-        """A partial, or None where a final was asked for meanwhile."""
+    def _unless_newer(
+        self, session: _Session, steps: Generator[None, None, whisper_stream.Transcript], voiced: int | None = None
+    ) -> Generator[None, None, whisper_stream.Transcript | None]:
+        """The transcript, or None where one of more of the utterance was asked for meanwhile.
+
+        What was prepared for the silence after `voiced` goes on, however, if that is what is asked for.
+        """
         before = session.num_finals
-        steps = session.audio.partial_steps(num_samples)
-        while session.num_finals == before:
+        while session.num_finals == before or (voiced is not None and session.running == voiced and session.waiting):
             try:
                 next(steps)
             except StopIteration as stop:

@@ -32,8 +32,7 @@ class TurnLane:
 
     def _answer(self, stream: Stream, tag: int, body: p.AskTurn) -> Iterator[None]:
         started = time.monotonic()
-        score = smart_turn.predict(self._model, np.frombuffer(body.pcm, np.float32))
-        yield
+        score = yield from smart_turn.predict_steps(self._model, np.frombuffer(body.pcm, np.float32))
         stream.send(tag, p.TurnScore(score, 1000 * (time.monotonic() - started)))
 
     def warm(self) -> None:

@@ -226,6 +226,8 @@ class UpstreamChat:
             if isinstance(choice, dict):
                 choice = {"type": "function", "function": {"name": choice["name"]}}
             body["tool_choice"] = choice
+            if not ask.parallel_tool_calls:
+                body["parallel_tool_calls"] = False
         if ask.max_output_tokens is not None:
             body["max_tokens"] = ask.max_output_tokens
         if ask.temperature is not None:

@@ -1,4 +1,4 @@
-"""The ears of a session: input audio to the engine's vad, stt and turn lanes, and their answers to the machine.
+"""The ears of a session: input audio to the engine's vad and stt lanes, and their answers to the machine.
 
 Keeps the recent audio, so that an utterance can be transcribed from before its onset and a new engine can go on where
 the old one was lost.
@@ -19,7 +19,8 @@ from bargein.realtime import effects as f
 from bargein.realtime import events as e
 from bargein.realtime.ids import ItemId
 
-from ..audio import F32, IN_RATE, Decoder, InputStore
+from ..audio import F32, IN_RATE, Decoder, InputStore, NoiseReducer
+from .finished import Finished
 
 log = logging.getLogger("bargein.hearing")
 
@@ -43,24 +44,28 @@ class Utterance:
     sealed_at: int | None = None
     asked: dict[int, p.Transcribe] = field(default_factory=dict)
     last_partial_at: int = 0
-    partial_open: bool = False
+    partial_end: int | None = None  # where the partial that is asked for ends
+    partial_again: bool = False  # and one more is wanted after it
 
 
 class Hearing:
     """Driven by `append` (audio from the transport) and by the machine's effects; answers through `tell`."""
 
-    def __init__(self, engine: EngineClient, tell: Tell, now: Now, input_format: str, *, partials: bool) -> None:
+    def __init__(
+        self, engine: EngineClient, tell: Tell, now: Now, input_format: str, *, partials: bool, chat_is_local: bool = True
+    ) -> None:
         self._engine, self._tell, self._now, self._partials = engine, tell, now, partials
         self._decoder = Decoder(input_format)
+        self._reducer: NoiseReducer | None = None
         self.store = InputStore()
         self._vad: EngineStream | None = None
         self._vad_base = 0  # position of the vad stream's first sample
-        self._turn: EngineStream | None = None
         self._utterances: dict[ItemId, Utterance] = {}
         self._lost = False
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.tap: Callable[[F32], None] = lambda x: None  # hears everything, for the inspector
+        self.finished = Finished(engine, self.store, tell, now, self._on_lost, chat_is_local=chat_is_local)
 
     def open(self) -> None:
         """Open the vad stream. Raises EngineUnavailable."""
@@ -73,9 +78,9 @@ class Hearing:
         self._closed = True
         for utterance in list(self._utterances.values()):
             self._end(utterance)
-        for stream in (self._vad, self._turn):
-            if stream is not None:
-                stream.close()
+        self.finished.close()
+        if self._vad is not None:
+            self._vad.close()
         for task in self._tasks:
             task.cancel()
 
@@ -85,17 +90,31 @@ class Hearing:
         if input_format != self._decoder.fmt:
             self._decoder = Decoder(input_format)
 
+    def set_noise_reduction(self, kind: str | None) -> None:
+        """`near_field`, `far_field` or None; from the next audio on."""
+        if kind != (self._reducer.kind if self._reducer else None):
+            self._reducer = None if kind is None else NoiseReducer(kind)
+
     def append(self, data: bytes) -> None:
         """Take bytes in the session's input format."""
         self.append_samples(self._decoder.decode(data))
 
     def append_samples(self, x: F32) -> None:
         """Take 16 kHz samples in [-1, 1]."""
+        if self._reducer is not None:
+            x = self._reducer.process(x)
         if len(x) == 0:
             return
+        self._take(x, filled=False)
+
+    def fill(self, ms: int) -> None:
+        """Silence in place of input that did not come."""
+        self._take(np.zeros(ms * PER_MS, np.float32), filled=True)
+
+    def _take(self, x: F32, *, filled: bool) -> None:
         self.tap(x)
         self.store.append(x)
-        self._tell(e.AudioAppended(self._now(), self.store.end // PER_MS))
+        self._tell(e.AudioAppended(self._now(), self.store.end // PER_MS, filled))
         if self._vad is not None:
             self._vad.feed(0, p.Audio(x.tobytes()))
         for utterance in self._utterances.values():
@@ -129,7 +148,7 @@ class Hearing:
     def _connect(self, utterance: Utterance) -> None:
         """Open the utterance's stream and bring it up to date."""
         item_id = utterance.item_id
-        utterance.fed, utterance.partial_open = utterance.start, False
+        utterance.fed, utterance.partial_end = utterance.start, None
         try:
             utterance.stream = self._engine.open(
                 "stt",
@@ -168,26 +187,49 @@ class Hearing:
             utterance.asked[tag] = body
         else:
             body = p.Transcribe(end, voiced, "prepare")
-        utterance.partial_open = False  # an open partial gives way
+        utterance.partial_end, utterance.partial_again = None, False  # an open partial gives way
         if utterance.stream is not None:
             utterance.stream.feed(tag, body)
 
     def _maybe_partial(self, utterance: Utterance) -> None:
+        """What the client sees while somebody speaks; it may wait."""
         due = self.store.end - utterance.last_partial_at >= PARTIAL_EVERY_MS * PER_MS
-        busy = utterance.partial_open or utterance.asked  # a stop's transcript says more than a partial would
-        if self._partials and due and utterance.stream is not None and not busy:
-            utterance.last_partial_at = self.store.end
-            utterance.partial_open = True
-            num = self.store.end - utterance.start
-            utterance.stream.feed(-2, p.Transcribe(num, num, "partial"), due_ms=200)
+        if self._partials and due and utterance.partial_end is None:
+            self._partial(utterance, due_ms=200)
+
+    def ask_partial(self, item_id: ItemId) -> None:
+        """What decides whether a reply goes on; it is urgent."""
+        utterance = self._utterances.get(item_id)
+        if utterance is None:
+            return
+        if utterance.partial_end is not None:
+            utterance.partial_again = True
+        else:
+            self._partial(utterance, due_ms=0)
+
+    def _partial(self, utterance: Utterance, due_ms: float) -> None:
+        if utterance.stream is None:
+            return
+        utterance.last_partial_at = utterance.partial_end = self.store.end
+        num = self.store.end - utterance.start
+        utterance.stream.feed(-2, p.Transcribe(num, num, "partial"), due_ms)
 
     def _words(self, item_id: ItemId, tag: int, body: p.Answer) -> None:
         utterance = self._utterances.get(item_id)
         if utterance is None or not isinstance(body, p.Words):
             return
         if tag == -2:
-            utterance.partial_open = False
-            self._tell(e.SttPartial(self._now(), item_id, body.text, body.stable_chars))
+            end, again = utterance.partial_end, utterance.partial_again
+            utterance.partial_end, utterance.partial_again = None, False
+            if end is None:  # a final was asked for meanwhile
+                return
+            if again:
+                self._partial(utterance, due_ms=0)
+            scores = (body.avg_logprob, body.no_speech_prob)
+            self._tell(e.SttPartial(self._now(), item_id, body.text, body.stable_chars, end // PER_MS, *scores))
+            return
+        if tag == -1:
+            self.finished.prepare_words(body.text)
             return
         utterance.asked.pop(tag, None)
         transcript = e.Transcript(body.text, body.avg_logprob, body.no_speech_prob)
@@ -199,7 +241,7 @@ class Hearing:
         if utterance is None:
             return
         log.warning("transcription failed: %s", message)
-        utterance.partial_open = False
+        utterance.partial_end, utterance.partial_again = None, False
         for flush in list(utterance.asked) if tag is None else [tag]:
             if utterance.asked.pop(flush, None) is not None:
                 self._tell(e.SttFailed(self._now(), item_id, flush, message))
@@ -217,6 +259,7 @@ class Hearing:
 
     def seal(self, effect: f.SealBuffer) -> None:
         """The utterance's audio is complete."""
+        self.finished.settle()
         utterance = self._utterances.get(effect.item_id)
         if utterance is not None:
             utterance.sealed_at = effect.end_ms * PER_MS
@@ -231,35 +274,6 @@ class Hearing:
         """Audio before this is needed only by utterances that are not done."""
         oldest = min((u.start for u in self._utterances.values()), default=self.store.end)
         self.store.drop(min(before_ms * PER_MS, oldest))
-
-    # --- end of utterance ---
-
-    def ask_turn(self, effect: f.AskEou) -> None:
-        item_id = effect.item_id
-        if self._turn is None or self._turn.closed:
-            try:
-                self._turn = self._engine.open(
-                    "turn",
-                    {},
-                    on_result=lambda tag, body: self._score(tag, body),
-                    on_failed=lambda tag, message: self._turn_failed(tag, message),
-                    on_lost=self._on_lost,
-                )
-            except EngineUnavailable:
-                self._tell(e.EouVerdict(self._now(), item_id, effect.ask, None))
-                return
-        end = effect.end_ms * PER_MS
-        audio: F32 = self.store.read(end - effect.window_ms * PER_MS, end)
-        self._turn.feed(effect.ask, p.AskTurn(audio.astype(np.float32).tobytes()))
-
-    def _score(self, tag: int, body: p.Answer) -> None:
-        assert isinstance(body, p.TurnScore)
-        self._tell(e.EouVerdict(self._now(), ItemId(""), tag, body.p))
-
-    def _turn_failed(self, tag: int | None, message: str) -> None:
-        log.warning("end-of-turn classifier failed: %s", message)
-        if tag is not None:
-            self._tell(e.EouVerdict(self._now(), ItemId(""), tag, None))
 
     # --- losing the engine ---
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -59,9 +60,11 @@ class Playout:
         self._held = epoch
 
     def release(self, epoch: Epoch) -> None:
-        """Write from now on."""
+        """Write from now on, from the very sample where it stopped."""
         if self._held == epoch:
             self._held = None
+            if self._pacer is not None and self._epoch == epoch:
+                self._pacer.resume(asyncio.get_running_loop().time())
             if self._inp is not None:  # wake the node
                 self._inp.send_nowait(SpokenAudio(epoch, np.zeros(0, np.float32), False))
 
@@ -119,5 +122,7 @@ class Playout:
             assert self._encoder is not None
             self.frame = self._encoder.encode(frame, last=p.is_last)
             self._frame_samples = frame
-            self._tell(e.FrameDue(now * 1000, self._epoch, p.written_ms, p.played_ms(now)))
+            power = float(np.mean(frame * frame)) if len(frame) else 0.0
+            level = 10 * math.log10(max(power, 1e-10))
+            self._tell(e.FrameDue(now * 1000, self._epoch, p.written_ms, p.played_ms(now), level))
         return None

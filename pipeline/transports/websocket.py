@@ -15,8 +15,8 @@ from aiohttp import WSMsgType, web
 from bargein.realtime import events as e
 
 from ..runner import SessionRunner
+from .rates import Rates
 
-OUTBOUND_CAP = 256
 MAX_SPEED = 8.0  # input is taken at up to this many times real time,
 INPUT_BURST_S = 60.0  # beyond a burst of this length
 
@@ -36,9 +36,10 @@ class WebSocketTransport:
     def send(self, text: str) -> None:
         self._queue.append(text)
         self._wake.set()
-        if len(self._queue) > OUTBOUND_CAP and self._close is None and self.runner is not None:
+        runner = self.runner
+        if runner is not None and len(self._queue) > runner.limits.outbound_queue_cap and self._close is None:
             self._queue.clear()
-            self.runner.tell(e.NodeFailed(self.runner.now(), "client_too_slow", "the client does not read its events"))
+            runner.tell(e.NodeFailed(runner.now(), "client_too_slow", "the client does not read its events"))
 
     def send_audio(self, pcm: bytes) -> None:
         """Never called: audio travels inside the events."""
@@ -80,12 +81,19 @@ async def serve(ws: web.WebSocketResponse, transport: WebSocketTransport, runner
 
 async def _read(ws: web.WebSocketResponse, runner: SessionRunner) -> None:
     started = time.monotonic()
+    rates = Rates(runner.limits, started)
     async for message in ws:
         if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
             break
         runner.receive(message.data)
         if runner.is_over:
             return
+        wait = rates.take(time.monotonic(), len(message.data))
+        if wait > 0:
+            await asyncio.sleep(wait)
+            if rates.is_flood(time.monotonic()):
+                told = "more events or bytes than this server takes; they are read later"
+                runner.tell(e.ClientFault(runner.now(), "rate_limit_exceeded", told))
         ahead = runner.heard_s - INPUT_BURST_S - MAX_SPEED * (time.monotonic() - started)
         if ahead > 0:  # read on when the clock has caught up
             await asyncio.sleep(ahead / MAX_SPEED)

@@ -17,6 +17,12 @@ def test_file_then_environment_then_flags(tmp_path: Path) -> None:
     assert config.session_settings().eou.min_delay_ms == 100
 
 
+def test_the_servers_limits() -> None:
+    config = load(None, {"BARGEIN_LIMITS_STT_FAILURE_LIMIT": "5"}, {"limits.session_idle_timeout_s": "120"})
+    assert (config.limits.stt_failure_limit, config.limits.session_idle_timeout_s) == (5, 120)
+    assert config.limits.outbound_queue_cap == 256
+
+
 def test_lists_and_session_values_from_text() -> None:
     flags = {"session.turn_detection.silence_duration_ms": "200", "session.voice": "x"}
     config = load(None, {"BARGEIN_SERVER_API_KEYS": "a,b"}, flags)
@@ -35,6 +41,9 @@ def test_lists_and_session_values_from_text() -> None:
         ("", {"BARGEIN_SERVER_PROT": "1"}, {}, "BARGEIN_SERVER_PROT"),
         ("", {}, {"engine.mode": "gpu"}, "engine.mode"),
         ("[session]\nspeed = 9", {}, {}, "speed"),
+        ("[limits]\nstt_failure_limits = 1", {}, {}, "stt_failure_limits"),
+        ("[session]\nstt_failure_limit = 1", {}, {}, "stt_failure_limit"),
+        ("[session.barge_in]\nhold_cap_ms = 5", {}, {}, "barge_in.hold_cap_ms"),
         ("[session.turn_detection]\nthreshold = 2", {}, {}, "turn_detection.threshold"),
         ("not toml", {}, {}, "c.toml"),
     ],

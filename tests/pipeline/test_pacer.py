@@ -94,3 +94,36 @@ def test_on_a_transports_own_clock_frames_are_never_ahead() -> None:
     assert p.num_underruns == 0 and p.played_ms(10.08) == 80
     p.take(10.2)  # a gap: the listener heard nothing meanwhile
     assert p.num_underruns == 1 and p.played_ms(10.2) == 80 and p.played_ms(10.22) == 100
+
+
+def test_a_pause_resumes_at_the_very_sample_with_a_short_fade() -> None:
+    p = Pacer(40)
+    x = np.full(400 * 24, 0.5, np.float32)
+    p.queue(x)
+    drive(p, 10.0, 10.1)
+    written = p.written
+    assert p.played_ms(10.5) == written // 24, "the clock runs to what was written, and waits"
+    p.resume(11.0)
+    assert p.due() == pytest.approx(11.0 - 0.04), "the lead goes out at once"
+    frame = p.take(11.0)
+    fade = np.flatnonzero(frame == 0.5)[0]
+    assert 0 < fade <= 20 * 24 and np.all(np.diff(frame[: fade + 1]) > 0) and frame[0] == 0
+    assert p.written == written + FRAME and p.num_underruns == 0
+    assert p.played_ms(11.01) == written // 24 + 10
+    assert np.all(p.take(11.0) == 0.5), "only once"
+
+
+def test_a_pause_that_the_listener_did_not_notice_leaves_no_trace() -> None:
+    p = Pacer(100)
+    p.queue(np.full(400 * 24, 0.5, np.float32))
+    drive(p, 10.0, 10.0)
+    due = p.due()
+    p.resume(10.06)
+    assert p.due() == due and np.all(p.take(10.06) == 0.5)
+
+
+def test_a_pause_before_the_first_frame() -> None:
+    p = Pacer(100)
+    p.queue(np.full(400 * 24, 0.5, np.float32))
+    p.resume(10.0)
+    assert p.due() == 0.0 and np.all(p.take(12.0) == 0.5) and p.played_ms(12.0) == 0

@@ -2,42 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from bargein.realtime import alphabet as a
 from bargein.realtime import effects as f
 from bargein.realtime import events as e
 from bargein.realtime.conversation import Message, Part, SpokenWord
 from bargein.realtime.ids import Epoch, ItemId
-from bargein.realtime.invariants import check_state
+from bargein.realtime.invariants import check_state, check_step
 from bargein.realtime.machine import step
-from bargein.realtime.settings import Settings, apply, parse
-from bargein.realtime.state import Session, Stopped
+from bargein.realtime.settings import Limits, Settings, apply, parse
+from bargein.realtime.state import Session, Silent, Stopped
 
 
 class Play:
     """A session under test. `at` is the wall clock (ms); input audio runs with it."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, limits: Limits | None = None, **settings: Any) -> None:
         self.state = Session()
         self.at = 1000.0
         self.audio_ms = 0
+        self.filled_ms = 0
         self.effects: list[f.Effect] = []
         self.timers: dict[str, tuple[float, int]] = {}
-        self.tell(e.Opened(self.at, "seed", apply(Settings(), parse(settings))))
+        # One head, answered by hand, unless a test is about the others.
+        start = apply(Settings(), parse({"eou": {"kind": "audio"}}))
+        self.tell(e.Opened(self.at, "seed", apply(start, parse(settings)), limits or Limits()))
 
     # --- inputs ---
 
     def tell(self, ev: e.Input) -> list[f.Effect]:
-        self.state, effects = step(self.state, ev)
+        before = self.state
+        self.state, effects = step(before, ev)
         check_state(self.state)
+        check_step(before, self.state)
+        fill = 0
         for x in effects:
+            if isinstance(x, f.FeedSilence):
+                fill += x.ms
             if isinstance(x, f.StartTimer):
                 self.timers[x.key] = (x.due, x.token)
             elif isinstance(x, f.CancelTimer):
                 self.timers.pop(x.key, None)
         self.effects += effects
+        if fill:
+            self._fill(fill)
         return list(effects)
+
+    def _fill(self, ms: int) -> None:
+        """Silence in place of input, as the ears put it there: VAD hears every whole window of it."""
+        self.filled_ms += ms
+        while self.filled_ms >= 32:
+            self.filled_ms -= 32
+            self.audio_ms += 32
+            self.tell(e.AudioAppended(self.at, self.audio_ms, True))
+            self.tell(e.VadWindow(self.at, self.audio_ms, 0.01, -90.0))
 
     def advance(self, ms: float) -> None:
         """Let time pass; timers fire when they are due."""
@@ -71,10 +90,23 @@ class Play:
         transcript = e.Transcript(text, scores.get("avg_logprob", -0.2), scores.get("no_speech_prob", 0.01))
         self.tell(e.SttStopTranscript(self.at, ItemId(item_id or asked.item_id), flush or asked.flush, transcript))
 
-    def verdict(self, p: float | None) -> None:
-        """Answer the newest question to the classifier."""
-        asked = [x for x in self.effects if isinstance(x, f.AskEou)][-1]
-        self.tell(e.EouVerdict(self.at, asked.item_id, asked.ask, p))
+    def fail_words(self, flush: f.FlushStt) -> None:
+        """The flush was not answered but failed."""
+        self.tell(e.SttFailed(self.at, flush.item_id, flush.flush, "broken"))
+
+    def partial(self, text: str, stable: int | None = None, **scores: float) -> None:
+        """STT says what the open utterance holds so far; all of it is stable unless told."""
+        vad = self.state.vad
+        assert not isinstance(vad, Silent)
+        n = len(text) if stable is None else stable
+        gate = (scores.get("avg_logprob"), scores.get("no_speech_prob"))
+        self.tell(e.SttPartial(self.at, vad.item_id, text, n, self.audio_ms, *gate))
+
+    def verdict(self, p: float | None, head: Literal["audio", "words"] = "audio") -> None:
+        """Answer the newest question to the classifier of the sound, or of the words."""
+        kind = f.AskEou if head == "audio" else f.AskEouText
+        asked = [x for x in self.effects if isinstance(x, kind)][-1]
+        self.tell(e.EouVerdict(self.at, asked.item_id, asked.ask, p, head))
 
     def turn(self, text: str, *, ms: int = 960, p: float = 1.0) -> None:
         """One whole user turn, up to its transcript."""
@@ -89,7 +121,8 @@ class Play:
 
     @property
     def epoch(self) -> Epoch:
-        return [x for x in self.effects if isinstance(x, f.StartChat)][-1].epoch
+        asked = [x for x in self.effects if isinstance(x, f.StartChat)]
+        return asked[-1].epoch if asked else self.state.epoch
 
     @property
     def prompt(self) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ import json
 import os
 import random
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 
@@ -14,8 +15,8 @@ from bargein.realtime import effects as f
 from bargein.realtime import events as e
 from bargein.realtime.conversation import FunctionOutput, SpokenWord
 from bargein.realtime.ids import Epoch, ItemId
-from bargein.realtime.settings import parse
-from bargein.realtime.state import Terminated, live
+from bargein.realtime.settings import Limits, parse
+from bargein.realtime.state import Candidate, Held, Speaking, Stopped, Terminated, live
 from bargein.realtime.wire import Encoder
 
 from .play import Play, user
@@ -26,8 +27,20 @@ UPDATES = [
     {"turn_detection": {"type": "semantic_vad", "barge_in_delay_ms": 200}},
     {"turn_detection": {"type": "semantic_vad", "barge_in_delay_ms": 0, "interrupt_response": False}},
     {"turn_detection": {"type": "semantic_vad", "interrupt_response": True, "create_response": True}},
+    {"eou": {"kind": "fusion", "fusion_rule": "gated"}},
+    {"eou": {"kind": "text"}},
+    {"eou": {"kind": "heuristic", "stack_silence": True}},
     {"barge_in": {"mode": "off"}},
     {"barge_in": {"mode": "cancel"}},
+    {"barge_in": {"mode": "hold"}},
+    {"barge_in": {"mode": "hold", "min_words": 2, "unworded_ms": 300}},
+    {"barge_in": {"hold_cap_ms": 400, "boundary_ms": 0}},
+    {"turn_detection": {"type": "semantic_vad", "min_speech_duration_ms": 500}},
+    {"turn_detection": {"type": "semantic_vad", "min_speech_duration_ms": 0}},
+    {"barge_in": {"backchannels": ["so far"]}},
+    {"turn_detection": {"type": "server_vad", "idle_timeout_ms": 5000}},
+    {"truncation": {"type": "retention_ratio", "retention_ratio": 0.5}},
+    {"truncation": "disabled"},
     {"output_modalities": ["text"]},
     {"output_modalities": ["audio"]},
     {"output_modalities": ["audio"]},
@@ -39,12 +52,16 @@ UPDATES = [
 ]
 
 
+TIMERS = ["commit", "hard_cap", "drain_cap", "barge_in", "hold_cap", "partial", "input_gap", "idle"]
+
+
 class Walker:
     """Plays the client, the sound, the engine and the pacer, all at random."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.p = Play()
+        limits = Limits(session_idle_timeout_s=self.rng.choice([None, None, 600]), context_tokens=700)
+        self.p = Play(limits=limits)
         self.played: dict[int, int] = {}
 
     def epoch(self) -> Epoch:
@@ -59,7 +76,7 @@ class Walker:
         p, rng = self.p, self.rng
         at, epoch = p.at, self.epoch()
         asked = [x for x in p.effects if isinstance(x, f.FlushStt)][-3:]
-        eou = [x for x in p.effects if isinstance(x, f.AskEou)][-2:]
+        eou = [x for x in p.effects if isinstance(x, f.AskEou | f.AskEouText)][-3:]
         resp = live(p.state.resp)
         moves: list[Callable[[], object]] = [
             lambda: p.speech(rng.choice([32, 96, 320, 960])),
@@ -75,6 +92,7 @@ class Walker:
             lambda: p.tell(e.TruncateItem(at, self.item(), 0, rng.randrange(3000))),
             lambda: p.tell(e.CreateResponse(at, e.ResponseParams(text_only=rng.choice([None, None, None, True])))),
             lambda: p.tell(e.CreateResponse(at, e.ResponseParams(out_of_band=True, text_only=True))),
+            lambda: p.tell(e.CreateResponse(at, e.ResponseParams(input=(e.ItemReference(self.item()), user("x"))))),
             lambda: p.tell(e.CancelResponse(at, rng.choice([None, None, "resp_x"]))),
             lambda: p.tell(e.ClearOutput(at)),
             lambda: p.tell(e.ClientFault(at, "invalid_event", "bad")),
@@ -82,7 +100,11 @@ class Walker:
             lambda: p.tell(e.SpeechFailed(at, epoch, "x")) if rng.random() < 0.1 else None,
             lambda: p.tell(e.EngineLost(at)) if rng.random() < 0.03 else None,
             lambda: p.tell(e.EngineBack(at)),
-            lambda: p.tell(e.TimerFired(at, rng.choice(["commit", "hard_cap", "drain_cap", "barge_in"]), 1)),
+            lambda: p.tell(e.SettingsRefused(at, "session.x", "unknown", "session_update_invalid", "evt_s")),
+            lambda: p.tell(e.NodeFailed(at, "client_too_slow", "x")) if rng.random() < 0.01 else None,
+            lambda: p.tell(e.DrainRequested(at)) if rng.random() < 0.01 else None,
+            lambda: p.tell(e.TransportClosed(at)) if rng.random() < 0.01 else None,
+            lambda: p.tell(e.TimerFired(at, rng.choice(TIMERS), 1)),
             lambda: p.tell(e.CloseSession(at)) if rng.random() < 0.01 else None,
         ]
         chat: list[Callable[[], object]] = [
@@ -101,10 +123,15 @@ class Walker:
             words = e.Transcript(text, -0.2, rng.choice([0.0, 0.9]))
             moves += [lambda: p.tell(e.SttStopTranscript(at, x.item_id, x.flush, words))] * 4
             moves += [lambda: p.tell(e.SttFailed(at, x.item_id, x.flush, "no"))]
-            moves += [lambda: p.tell(e.SttPartial(at, x.item_id, "so far", 2))]
+        vad = p.state.vad
+        if isinstance(vad, Candidate | Speaking | Stopped):
+            text = rng.choice(["", "Mm-hm.", "so far", "Stop that now."])
+            stable, gate = rng.choice([0, len(text)]), (-0.2, rng.choice([0.0, 0.9]))
+            moves += [lambda: p.tell(e.SttPartial(at, vad.item_id, text, stable, p.audio_ms, *gate))] * 3
         if eou:
             y = rng.choice(eou)
-            moves += [lambda: p.tell(e.EouVerdict(at, y.item_id, y.ask, rng.choice([None, 0.1, 0.9, 2.0])))] * 3
+            head: Literal["audio", "words"] = "audio" if isinstance(y, f.AskEou) else "words"
+            moves += [lambda: p.tell(e.EouVerdict(at, y.item_id, y.ask, rng.choice([None, 0.1, 0.9, 2.0]), head))] * 3
         rng.choice(moves)()
 
     def calls(self) -> tuple[e.ToolCall, ...]:
@@ -124,9 +151,11 @@ class Walker:
             resp = live(self.p.state.resp)
             if resp is None or resp.plan.epoch != epoch or resp.voice.written_ms >= resp.voice.planned_ms:
                 return
+            if isinstance(self.p.state.resp, Held):  # the pacer waits
+                return
             written = resp.voice.written_ms + 20
             self.played[epoch] = written
-            self.p.tell(e.FrameDue(self.p.at, epoch, written, written - 20))
+            self.p.tell(e.FrameDue(self.p.at, epoch, written, written - 20, self.rng.uniform(-60, -10)))
             self.p.advance(20)
 
 

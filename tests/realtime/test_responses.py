@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bargein.realtime import alphabet as a
@@ -17,8 +19,9 @@ from .play import Play, user
 COUNTING = "one two three four five six seven eight nine ten"
 
 
-def asked() -> Play:
-    p = Play()
+def asked(**settings: Any) -> Play:
+    """A question in cancel mode, its reply asked for."""
+    p = Play(**({"barge_in": {"mode": "cancel"}} | settings))
     p.turn("Count to ten.")
     return p
 
@@ -157,8 +160,7 @@ def test_interruption_off_runs_the_turn_beside_and_parks_its_reply() -> None:
 
 
 def test_a_barge_in_delay_suppresses_short_speech() -> None:
-    p = Play(turn_detection={"type": "semantic_vad", "barge_in_delay_ms": 300})
-    p.turn("Count to ten.")
+    p = asked(turn_detection={"type": "semantic_vad", "barge_in_delay_ms": 300})
     p.reply(COUNTING)
     p.play(400)
     p.mark()

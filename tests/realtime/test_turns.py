@@ -113,8 +113,8 @@ def test_a_failed_classifier_waits_a_second(score: float | None) -> None:
     p.speech(960)
     voiced_at = p.at
     p.silence(352)
+    p.verdict(score)  # before there are any words that could speak for it
     p.words("Hello.")
-    p.verdict(score)
     p.advance(voiced_at + 999 - p.at)
     assert p.of(a.Committed) == []
     p.advance(2)
