@@ -26,6 +26,7 @@ from . import opus
 from .ears import RtpEars
 from .framing import Unwrapper, wrap
 from .ports import gather_within
+from .rates import Rates
 from .sdp import BadOffer, check_offer, finish_answer
 
 log = logging.getLogger("bargein.webrtc")
@@ -33,6 +34,7 @@ log = logging.getLogger("bargein.webrtc")
 CONNECT_S = 20.0
 MAX_UNSENT = 1 << 20  # bytes of events that wait for a client that does not read
 FLUSH_S = 1.0
+FLOOD_TOLD_S = 1.0
 FRAME_S = 0.02
 MAX_BEHIND = 5  # so many packets too late are still sent, at twice the pace
 # How soon a peer that vanished without a goodbye is given up: three unanswered checks, about 12 s. An outage of a few
@@ -133,6 +135,9 @@ class WebRtcTransport:
         self._waiting: list[str] = []  # events from before the channel was open
         self._num_wrapped = 0
         self._unwrapper = Unwrapper()
+        self._loop = asyncio.get_running_loop()
+        self._rates: Rates | None = None
+        self._flood_told = 0.0
         self._connected = asyncio.Event()
         self._over = asyncio.Event()
         self._closing = False
@@ -221,11 +226,20 @@ class WebRtcTransport:
             self._write(text)
 
     def _on_message(self, raw: Any) -> None:
-        if self.runner is None or self._closing:
+        runner = self.runner
+        if runner is None or self._closing:
+            return
+        now = self._loop.time()
+        self._rates = self._rates or Rates(runner.limits, now)
+        if self._rates.take(now, len(raw)) > 0:  # a channel cannot be read later: what is over the rate is lost, and said
+            if now - self._flood_told > FLOOD_TOLD_S:
+                self._flood_told = now
+                told = "more events or bytes than this server takes; some were dropped"
+                runner.tell(e.ClientFault(runner.now(), "rate_limit_exceeded", told))
             return
         message = self._unwrapper.feed(raw)
         if message is not None:
-            self.runner.receive(message)
+            runner.receive(message)
 
     def _on_state(self) -> None:
         state = self._pc.connectionState

@@ -112,6 +112,21 @@ def test_garbage_on_the_channel_is_answered_and_the_call_goes_on(server: Served)
     asyncio.run(run())
 
 
+def test_a_flood_on_the_channel_is_cut_and_told(server: Served) -> None:
+    async def run() -> None:
+        peer = await Peer(base(server)).connect()
+        for _ in range(4000):
+            peer.channel.send('{"type":"no.such"}')
+        limit = await peer.wait(lambda s: s.type == "error" and s.event["error"]["code"] == "rate_limit_exceeded", 0, 20)
+        assert limit is not None and limit.event["error"]["type"] == "rate_limit_error"
+        await asyncio.sleep(2.5)
+        peer.send("input_audio_buffer.clear")
+        assert await peer.wait("input_audio_buffer.cleared", 0, 10)
+        await peer.close()
+
+    asyncio.run(run())
+
+
 async def short_call(server: Served, n: int) -> None:
     """One of many: ends by hang-up, by goodbye, or by vanishing in the middle of a reply."""
     peer = await Peer(base(server)).connect()
