@@ -14,11 +14,15 @@ from aiohttp import web
 
 from bargein.engine.client import EngineClient, InprocLink
 from bargein.engine.supervisor import EngineExited, Supervisor
+from bargein.models.store import home
 
+from . import calls, inspect, pages
+from .capabilities import capabilities
 from .config import Config
-from .doors import refusal
+from .doors import Refused, cors, refusal
 from .realtime import realtime
 from .services import SERVICES, Services
+from .tls import context
 
 log = logging.getLogger("bargein.http")
 
@@ -65,6 +69,8 @@ async def envelope(
     """Every refusal in OpenAI's shape."""
     try:
         return await handler(request)
+    except Refused as refused:
+        return refused.response
     except web.HTTPNotFound:
         return refusal(404, f"no such address: {request.method} {request.path}", "not_found")
     except web.HTTPMethodNotAllowed as problem:
@@ -77,18 +83,38 @@ async def envelope(
 
 
 def make_app(services: Services) -> web.Application:
-    app = web.Application(middlewares=[envelope])
+    app = web.Application(middlewares=[cors(services.config.server), envelope])
     app[SERVICES] = services
+    app.router.add_get("/", pages.call_page)
+    app.router.add_get("/inspector", pages.inspector_page)
+    app.router.add_get("/pages/{name}", pages.page_file)
     app.router.add_get("/health", health)
     app.router.add_get("/health/ready", ready)
     app.router.add_get("/version", show_version)
     app.router.add_get("/v1/models", list_models)
     app.router.add_get("/v1/realtime", realtime)
+    app.router.add_post("/v1/realtime", calls.create_call)
+    app.router.add_post("/v1/realtime/calls", calls.create_call)
+    app.router.add_post("/v1/realtime/calls/{call_id}/hangup", calls.hang_up)
+    app.router.add_delete("/v1/realtime/calls/{call_id}", calls.hang_up)
+    app.router.add_post("/v1/realtime/client_secrets", calls.create_secret)
+    app.router.add_post("/v1/realtime/sessions", calls.create_session)
+    app.router.add_post("/v1/realtime/transcription_sessions", calls.create_session)
+    app.router.add_get("/v1/realtime/capabilities", capabilities)
+    app.router.add_get("/v1/inspect", inspect.list_sessions)
+    app.router.add_get("/v1/inspect/{session}", inspect.follow)
+    app.router.add_get("/v1/inspect/{session}/{what}", inspect.recorded_file)
 
     async def drain(app: web.Application) -> None:
         app[SERVICES].drain()
+        await app[SERVICES].calls_ended()
+
+    async def last(app: web.Application) -> None:
+        if (recorder := app[SERVICES].recorder) is not None:
+            await asyncio.to_thread(recorder.close)
 
     app.on_shutdown.append(drain)
+    app.on_cleanup.append(last)
     return app
 
 
@@ -132,8 +158,9 @@ async def serve(config: Config) -> None:
     for sig in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sig, stop.set)
     try:
-        await web.TCPSite(runner, config.server.host, config.server.port).start()
-        address = f"http://{config.server.host}:{config.server.port}"
+        secure = context(config.server, home() / "tls")
+        await web.TCPSite(runner, config.server.host, config.server.port, ssl_context=secure).start()
+        address = f"{'https' if secure else 'http'}://{config.server.host}:{config.server.port}"
         log.info("listening at %s; loading models", address)
         if config.server.host not in ("127.0.0.1", "localhost", "::1") and not config.server.api_keys:
             log.warning("anyone who reaches %s can use it: no API key is set (server.api_keys)", address)

@@ -46,6 +46,9 @@ def _serve_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     serve.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings")
     serve.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     serve.add_argument("--port", help="port to listen on (default 8000)")
+    serve.add_argument("--tls", choices=("auto",), help="https with a self-signed certificate, made once and kept")
+    serve.add_argument("--tls-cert", metavar="FILE", help="https with this certificate (PEM)")
+    serve.add_argument("--tls-key", metavar="FILE", help="and its key")
     serve.add_argument("--engine", choices=("process", "inproc"), help="where the models run (default process)")
     serve.add_argument("--stt", metavar="MODEL", help="speech recognition model (see `bargein models list`)")
     serve.add_argument("--chat", metavar="MODEL", help="chat model (see `bargein models list`)")
@@ -114,6 +117,7 @@ def _serve(args: argparse.Namespace) -> int:
 
     named = {"server.host": args.host, "server.port": args.port, "engine.mode": args.engine, "models.stt": args.stt,
              "models.chat": args.chat, "chat.base_url": args.chat_base_url, "chat.model": args.chat_model,
+             "server.tls": args.tls, "server.tls_cert": args.tls_cert, "server.tls_key": args.tls_key,
              "log.level": args.log_level}  # fmt: skip
     flags = {k: v for k, v in named.items() if v is not None}
     for pair in args.set:
@@ -124,6 +128,8 @@ def _serve(args: argparse.Namespace) -> int:
     try:
         config = load(args.config, os.environ, flags)
         logging.basicConfig(level=config.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+        for name in ("aioice", "aiortc"):  # they tell every step of every connection
+            logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
         for name in needed(stt=config.models.stt, chat=config.models.chat):
             if state(name) != "ready":
                 pull(name)

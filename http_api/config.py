@@ -24,8 +24,17 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()
+    admin_keys: tuple[str, ...] = ()  # for /v1/inspect and recordings, once any key is set
     allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()  # names that browsers may reach the server by, beside its own
     max_sessions: int = 16
+    tls: Literal["", "auto"] = ""  # auto: a self-signed certificate, made once and kept
+    tls_cert: str = ""
+    tls_key: str = ""
+
+    @property
+    def is_tls(self) -> bool:
+        return bool(self.tls or self.tls_cert)
 
 
 class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,6 +57,27 @@ class Chat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: str = ""
 
 
+class Webrtc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How browsers reach the server's media. Ports: first and last UDP port, 0 for any."""
+
+    public_address: str = ""
+    port_min: int = 0
+    port_max: int = 0
+    stun: str = ""
+    turn: str = ""
+    turn_username: str = ""
+    turn_credential: str = ""
+
+
+class Inspector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Recording is off where `session_dir` is empty."""
+
+    session_dir: str = ""
+    relay_cap: int = 1024
+    keep_days: float = 30.0
+    keep_mb: int = 2000
+
+
 class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -57,6 +87,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: Engine = Engine()
     models: Models = Models()
     chat: Chat = Chat()
+    webrtc: Webrtc = Webrtc()
+    inspector: Inspector = Inspector()
     log: Log = Log()
     limits: Limits = Limits()
     session: dict[str, Any] = {}  # defaults of every session, in the shape of a session.update
@@ -69,7 +101,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"[session] {problem.param.removeprefix('session.')}: {problem.message}") from None
 
 
-SECTIONS = ("server", "engine", "models", "chat", "log", "limits")
+SECTIONS = ("server", "engine", "models", "chat", "webrtc", "inspector", "log", "limits")
 
 
 def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Config:
@@ -95,6 +127,10 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]
         raise ConfigError(_readable(str(problem))) from None
     if not 0 <= config.server.port <= 65535:
         raise ConfigError(f"server.port: {config.server.port} is not a port (0 to 65535)")
+    if bool(config.server.tls_cert) != bool(config.server.tls_key):
+        raise ConfigError("server.tls_cert, server.tls_key: give both or neither")
+    if not 0 <= config.webrtc.port_min <= config.webrtc.port_max <= 65535:
+        raise ConfigError("webrtc.port_min, webrtc.port_max: not a range of ports")
     config.session_settings()
     return config
 

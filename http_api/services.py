@@ -1,19 +1,39 @@
-"""What the routes share: configuration, the engine's client, the chat source, the live sessions."""
+"""What the routes share: configuration, the engine's client, the chat source, the live sessions and calls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from aiohttp import web
 
 from bargein.engine.client import EngineClient
+from bargein.pipeline.inspect import Inspections, Watch
 from bargein.pipeline.nodes.chat import ChatSource, EngineChat, UpstreamChat
+from bargein.pipeline.recording import Recorder
 from bargein.pipeline.runner import SessionRunner
+from bargein.pipeline.transports.webrtc import IceSettings, WebRtcTransport
 from bargein.realtime import events as e
 from bargein.realtime.settings import Settings
 
 from .config import Config
+from .doors import refusal
+from .secrets import Secrets
+
+log = logging.getLogger("bargein.http")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveCall:
+    """A WebRTC call under the id that its `Location` names."""
+
+    id: str
+    runner: SessionRunner
+    transport: WebRtcTransport
 
 
 class Services:
@@ -22,11 +42,24 @@ class Services:
     def __init__(self, config: Config, engine: EngineClient) -> None:
         self.config, self.engine = config, engine
         self.settings: Settings = config.session_settings()
+        self.secrets = Secrets()
+        self.calls: dict[str, LiveCall] = {}
+        rtc = config.webrtc
+        self.ice = IceSettings(
+            rtc.public_address, (rtc.port_min, rtc.port_max), rtc.stun, rtc.turn, rtc.turn_username, rtc.turn_credential
+        )
+        self.inspections = Inspections(config.inspector.relay_cap, self.load)
+        inspector = config.inspector
+        self.recorder: Recorder | None = None
+        if inspector.session_dir:
+            self.recorder = Recorder(Path(inspector.session_dir), inspector.keep_days, inspector.keep_mb)
         self._runners: set[SessionRunner] = set()
+        self._num_opening = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def num_sessions(self) -> int:
-        return len(self._runners)
+        return len(self._runners) + self._num_opening
 
     @property
     def chat_model(self) -> str:
@@ -47,6 +80,36 @@ class Services:
             return UpstreamChat(chat.base_url, chat.api_key, chat.model)
         return EngineChat(self.engine)
 
+    def load(self) -> dict[str, int]:
+        """How busy the server is, for the inspector's engine lane."""
+        return {"sessions": self.num_sessions, "streams": self.engine.num_streams()}
+
+    def watch(self, transport: str) -> Callable[[str], Watch]:
+        """What a session's runner calls with its id, to be watched and, where that is configured, recorded."""
+
+        def begin(session_id: str) -> Watch:
+            sink = self.recorder.start(session_id, transport) if self.recorder is not None else None
+            return self.inspections.open(session_id, transport, sink)
+
+        return begin
+
+    def why_full(self) -> web.Response | None:
+        """The refusal of a session that cannot be taken now, or None."""
+        if not self.engine.ready:
+            return refusal(503, "the engine is starting", "engine_unavailable", Retry_After="2")
+        if self.num_sessions >= self.config.server.max_sessions:
+            return refusal(503, "the server is full", "server_full", Retry_After="10")
+        return None
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Count a session that is being set up."""
+        self._num_opening += 1
+        try:
+            yield
+        finally:
+            self._num_opening -= 1
+
     @contextmanager
     def session(self, runner: SessionRunner) -> Iterator[None]:
         """Count a session while it runs."""
@@ -56,10 +119,32 @@ class Services:
         finally:
             self._runners.discard(runner)
 
+    def start_call(self, call: LiveCall) -> None:
+        """Run a WebRTC call beside the request that made it."""
+        self._runners.add(call.runner)
+        self.calls[call.id] = call
+        task = asyncio.create_task(self._run_call(call), name=call.id)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run_call(self, call: LiveCall) -> None:
+        try:
+            await call.transport.serve()
+        except Exception:  # the supervisor of this session: its failure is its own
+            log.exception("%s failed", call.id)
+        finally:
+            self.calls.pop(call.id, None)
+            self._runners.discard(call.runner)
+
     def drain(self) -> None:
         """End every session: the server is shutting down."""
         for runner in list(self._runners):
             runner.tell(e.DrainRequested(runner.now()))
+
+    async def calls_ended(self) -> None:
+        """Wait for WebRTC calls to have let go of everything, a few seconds at most."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=4)
 
 
 SERVICES = web.AppKey("services", Services)

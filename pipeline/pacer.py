@@ -16,15 +16,21 @@ F32 = npt.NDArray[np.float32]
 
 FRAME_MS = 20
 SAMPLES_PER_MS = 24
+CLOCK_SLACK_S = 0.01  # a transport's clock may tick this much late before it counts as a gap
 FRAME = FRAME_MS * SAMPLES_PER_MS
 FADE = 10 * SAMPLES_PER_MS  # after a pause the sound comes back over this long, instead of with a click
 
 
 class Pacer:
-    """One response's audio: 24 kHz float32 in, frames of 20 ms out. Times are seconds of a monotonic clock."""
+    """One response's audio: 24 kHz float32 in, frames of 20 ms out. Times are seconds of a monotonic clock.
 
-    def __init__(self, lead_ms: int) -> None:
+    `burst`: the lead is written ahead, at once (WebSocket). Otherwise (RTP) the transport's own clock asks for each
+    frame when it is to be played.
+    """
+
+    def __init__(self, lead_ms: int, burst: bool = True) -> None:
         self.lead_s = lead_ms / 1000
+        self._burst = burst
         self._chunks: deque[F32] = deque()
         self._queued = 0
         self.written = 0  # samples
@@ -56,7 +62,9 @@ class Pacer:
     def due(self) -> float | None:
         """When the next frame may go; None: there is none to send (yet). 0.0: at once."""
         if self._queued >= FRAME or (self.complete and self._queued > 0):
-            return 0.0 if self._origin is None else self._origin + self.written / 1000 / SAMPLES_PER_MS - self.lead_s
+            if self._origin is None or not self._burst:
+                return 0.0
+            return self._origin + self.written / 1000 / SAMPLES_PER_MS - self.lead_s
         return None
 
     def drained_at(self) -> float | None:
@@ -78,7 +86,7 @@ class Pacer:
             self._origin = now
         else:
             late = now - (self._origin + self.written / 1000 / SAMPLES_PER_MS)
-            if late > 0:  # the listener ran dry: the clock stood still meanwhile
+            if late > (0 if self._burst else CLOCK_SLACK_S):  # the listener ran dry: the clock stood still meanwhile
                 self._origin += late
                 self.num_underruns += 1
         want = min(FRAME, self._queued)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from bargein.engine.client import EngineClient
@@ -22,8 +23,10 @@ from bargein.realtime.settings import Limits, Settings
 from bargein.realtime.state import Active, Session, Terminated
 from bargein.realtime.wire import Append, Dialect, Encoder, read
 
+from .audio import F32
 from .channel import Epochs
 from .graphs import Call, call_graph
+from .inspect import Watch
 from .nodes.chat import ChatSource, EngineChat
 from .nodes.hearing import Hearing
 from .nodes.playout import Playout
@@ -33,9 +36,16 @@ log = logging.getLogger("bargein.session")
 
 
 class Transport(Protocol):
-    """How a session reaches its client. Neither call blocks."""
+    """How a session reaches its client. Nothing blocks.
 
+    `carries_audio`: audio has a track of its own, both ways; reply frames go to `send_audio` (24 kHz, 16 bits) and not
+    into events, one every 20 ms.
+    """
+
+    @property
+    def carries_audio(self) -> bool: ...
     def send(self, text: str) -> None: ...
+    def send_audio(self, pcm: bytes) -> None: ...
     def close(self, code: int, reason: str) -> None: ...
 
 
@@ -52,15 +62,19 @@ class SessionRunner:
         dialect: Dialect,
         model_used: str,
         limits: Limits | None = None,
+        inspections: Callable[[str], Watch] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport, self._source = transport, source
-        self._encoder = Encoder(dialect, model_used)
+        self._encoder = Encoder(dialect, model_used, playback=transport.carries_audio)
         self._settings = settings
+        self._inspections = inspections
+        self._watch: Watch | None = None  # made when the session has its id
         self.limits = limits or Limits()
         self.state = Session()
         self._inputs: deque[e.Input] = deque()
         self._stepping = False
+        self._said_full = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._ended = asyncio.Event()
         self.epochs = Epochs()
@@ -73,7 +87,8 @@ class SessionRunner:
             self.epochs,
             self.tell,
             lambda: self.state.settings.pacer.lead_ms,
-            lambda: self.state.settings.output_format,
+            lambda: "pcm16" if transport.carries_audio else self.state.settings.output_format,
+            burst=not transport.carries_audio,
         )
         self._call: Call = call_graph(
             source=source, mouth=self.mouth, playout=self.playout, epochs=self.epochs, tell=self.tell, now=self.now
@@ -89,6 +104,7 @@ class SessionRunner:
         """Announce the session and open the ears. Raises EngineUnavailable."""
         self._set_input(self._settings)
         self.hearing.open()
+        self.hearing.tap = self._tap
         self.tell(e.Opened(self.now(), secrets.token_hex(8), self._settings, self.limits))
 
     async def run(self) -> None:
@@ -116,12 +132,16 @@ class SessionRunner:
         self._timers.clear()
         self.hearing.close()
         self.mouth.close()
+        if self._watch is not None:
+            self._watch.end()
         await self._source.close()
 
     # --- the client's side ---
 
     def receive(self, raw: str | bytes) -> None:
         """One client event."""
+        if self._watch is not None:
+            self._watch.client_event(raw)
         message = read(raw, self.now(), self.state.settings.input_format)
         if isinstance(message, Append):
             self.append(message.audio, message.event_id)
@@ -130,12 +150,34 @@ class SessionRunner:
 
     def append(self, audio: bytes, event_id: str | None = None) -> None:
         """Input audio in the session's input format."""
+        if self._transport.carries_audio:
+            message = "audio comes over the call's own track"
+            self.tell(e.ClientFault(self.now(), "invalid_event", message, "audio", event_id))
+        elif self._room_for_audio(event_id):
+            self.hearing.append(audio)
+
+    def append_samples(self, x: F32) -> None:
+        """Input audio from a track: 16 kHz float32. A track does not stop when the buffer is full: said once."""
+        if self._room_for_audio(None, say=not self._said_full):
+            self._said_full = False
+            self.hearing.append_samples(x)
+        else:
+            self._said_full = True
+
+    def _room_for_audio(self, event_id: str | None, say: bool = True) -> bool:
+        """Whether input can be taken; that the buffer is full is an error event where `say` is set."""
         s = self.state
-        if s.settings.turn_detection is None and s.audio_ms - s.buffer_start_ms > s.settings.max_manual_ms:
+        full = s.settings.turn_detection is None and s.audio_ms - s.buffer_start_ms > s.settings.max_manual_ms
+        if full and say:
             message = f"the input buffer is limited to {s.settings.max_manual_ms} ms; commit or clear it"
             self.tell(e.ClientFault(self.now(), "input_audio_buffer_full", message, "audio", event_id))
-        elif isinstance(s.phase, Active):
-            self.hearing.append(audio)
+        return not full and isinstance(s.phase, Active)
+
+    def describe(self) -> str:
+        """A `session.created` of the session as it is now, for who joins later."""
+        text = self._encoder.encode(a.SessionCreated(self.state.id, self.state.settings))
+        assert text is not None
+        return text
 
     @property
     def heard_s(self) -> float:
@@ -174,6 +216,10 @@ class SessionRunner:
             self._collapse()
             return
         self.state = state
+        if self._watch is None and self._inspections is not None:
+            self._watch = self._inspections(state.id)
+        if self._watch is not None:
+            self._watch.step(ev, state, effects)
         for effect in effects:
             self._do(effect)
 
@@ -240,11 +286,22 @@ class SessionRunner:
 
     def _emit(self, event: a.ServerEvent) -> None:
         audio = self.playout.frame if isinstance(event, a.AudioDelta) else b""
+        if audio and self._watch is not None:
+            self._watch.spoke(self.playout.pcm, self.now())
+        if audio and self._transport.carries_audio:
+            self._transport.send_audio(audio)
+            return
         if isinstance(event, a.SessionUpdated):
             self._set_input(event.settings)
         text = self._encoder.encode(event, audio)
         if text is not None:
+            if self._watch is not None and not isinstance(event, a.AudioDelta):
+                self._watch.server_event(text)
             self._transport.send(text)
+
+    def _tap(self, x: F32) -> None:
+        if self._watch is not None:
+            self._watch.heard(x, self.now())
 
     def _set_input(self, settings: Settings) -> None:
         self.hearing.set_format(settings.input_format)

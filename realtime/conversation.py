@@ -25,8 +25,11 @@ class Part:
     text: str | None = None
 
     def wire(self) -> dict[str, Any]:
-        """GA shape; absent text is left out."""
+        """GA shape; absent text is left out, but for a transcript that is still to come: OpenAI's browser client loses an
+        item whose `input_audio` has no such key."""
         key = "transcript" if self.kind.endswith("audio") else "text"
+        if self.kind == "input_audio":
+            return {"type": self.kind, key: self.text}
         return {"type": self.kind} if self.text is None else {"type": self.kind, key: self.text}
 
 

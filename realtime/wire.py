@@ -455,14 +455,16 @@ def _transcription(kind: str, item_id: str, **rest: Any) -> JsonObject:
 class Encoder:
     """Renders events of one connection as JSON text; numbers its event ids."""
 
-    def __init__(self, dialect: Dialect, model_used: str | None = None) -> None:
+    def __init__(self, dialect: Dialect, model_used: str | None = None, playback: bool = False) -> None:
         self.dialect, self.model_used = dialect, model_used
+        self._playback = playback  # WebRTC: every dialect shows `output_audio_buffer.*`
         self._count = 0
         self._json = msgspec.json.Encoder()
 
     def encode(self, ev: a.ServerEvent, audio: bytes = b"") -> str | None:
         """JSON text, or None where the dialect does not show the event."""
-        body = render(ev, self.dialect, audio, self.model_used)
+        playback = self._playback and isinstance(ev, a.OutputStarted | a.OutputStopped | a.OutputCleared)
+        body = render(ev, "extended" if playback else self.dialect, audio, self.model_used)
         if body is None:
             return None
         self._count += 1

@@ -64,6 +64,7 @@ class Hearing:
         self._lost = False
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self.tap: Callable[[F32], None] = lambda x: None  # hears everything, for the inspector
         self.finished = Finished(engine, self.store, tell, now, self._on_lost, chat_is_local=chat_is_local)
 
     def open(self) -> None:
@@ -96,7 +97,10 @@ class Hearing:
 
     def append(self, data: bytes) -> None:
         """Take bytes in the session's input format."""
-        x = self._decoder.decode(data)
+        self.append_samples(self._decoder.decode(data))
+
+    def append_samples(self, x: F32) -> None:
+        """Take 16 kHz samples in [-1, 1]."""
         if self._reducer is not None:
             x = self._reducer.process(x)
         if len(x) == 0:
@@ -108,6 +112,7 @@ class Hearing:
         self._take(np.zeros(ms * PER_MS, np.float32), filled=True)
 
     def _take(self, x: F32, *, filled: bool) -> None:
+        self.tap(x)
         self.store.append(x)
         self._tell(e.AudioAppended(self._now(), self.store.end // PER_MS, filled))
         if self._vad is not None:

@@ -23,8 +23,9 @@ class Playout:
     """State that the session reads: the frame in hand, how much is buffered, underruns so far."""
 
     def __init__(
-        self, epochs: Epochs, tell: Tell, lead_ms: Callable[[], int], output_format: Callable[[], str]
+        self, epochs: Epochs, tell: Tell, lead_ms: Callable[[], int], output_format: Callable[[], str], burst: bool = True
     ) -> None:
+        self._burst = burst  # false: frames leave when the transport calls `tick`
         self._epochs, self._tell = epochs, tell
         self._lead_ms, self._output_format = lead_ms, output_format
         self._epoch = Epoch(-1)
@@ -33,8 +34,14 @@ class Playout:
         self._drained = False
         self._held: Epoch | None = None
         self._inp: Channel[SpokenAudio] | None = None
-        self.frame = b""  # of the FrameDue that is being told
+        self.frame = b""  # of the FrameDue that is being told,
+        self._frame_samples = np.zeros(0, np.float32)  # and its samples
         self.num_underruns = 0
+
+    @property
+    def pcm(self) -> bytes:
+        """The frame in hand as 24 kHz 16-bit samples, whatever the session's format."""
+        return bytes(np.rint(np.clip(self._frame_samples, -1.0, 1.0) * 32767.0).astype("<i2").tobytes())
 
     def buffered_ms(self) -> int:
         """Audio ahead of the listener: waiting, or written and not played."""
@@ -68,7 +75,7 @@ class Playout:
         while True:
             if self._pacer is not None and not self._epochs.is_alive(self._epoch):
                 self._pacer = None
-            wake = self._write_due(loop.time())
+            wake = self._write_due(loop.time(), None if self._burst else 0)
             try:
                 async with asyncio.timeout_at(wake):
                     chunk = await inp.receive()
@@ -79,16 +86,25 @@ class Playout:
     def _take(self, chunk: SpokenAudio) -> None:
         if chunk.epoch != self._epoch:
             self._epoch, self._drained = chunk.epoch, False
-            self._pacer = Pacer(self._lead_ms())
+            self._pacer = Pacer(self._lead_ms(), self._burst)
             self._encoder = Encoder(self._output_format())
         if self._pacer is not None:
             self._pacer.queue(chunk.pcm)
             self._pacer.complete |= chunk.last
 
-    def _write_due(self, now: float) -> float | None:
-        """Write what is due; return when to look again (None: when audio comes)."""
+    def tick(self, now: float) -> None:
+        """The transport's clock: time for one frame, if there is one."""
+        if self._pacer is not None and self._epochs.is_alive(self._epoch):
+            self._write_due(now, 1)
+
+    def _write_due(self, now: float, most: int | None) -> float | None:
+        """Write what is due, at most `most` frames; return when to look again (None: when audio comes)."""
         while (p := self._pacer) is not None and self._epoch != self._held:
             due = p.due()
+            if due is not None and most is not None:
+                if most == 0:
+                    return None
+                most -= 1
             if due is None:
                 end = p.drained_at() if p.complete and not self._drained else None
                 if end is None:
@@ -105,6 +121,7 @@ class Playout:
             self.num_underruns += p.num_underruns - before
             assert self._encoder is not None
             self.frame = self._encoder.encode(frame, last=p.is_last)
+            self._frame_samples = frame
             power = float(np.mean(frame * frame)) if len(frame) else 0.0
             level = 10 * math.log10(max(power, 1e-10))
             self._tell(e.FrameDue(now * 1000, self._epoch, p.written_ms, p.played_ms(now), level))

@@ -24,6 +24,8 @@ INPUT_BURST_S = 60.0  # beyond a burst of this length
 class WebSocketTransport:
     """The sending side. `bind` it to its runner before anything is received."""
 
+    carries_audio = False
+
     def __init__(self, ws: web.WebSocketResponse) -> None:
         self._ws = ws
         self._queue: deque[str] = deque()
@@ -38,6 +40,9 @@ class WebSocketTransport:
         if runner is not None and len(self._queue) > runner.limits.outbound_queue_cap and self._close is None:
             self._queue.clear()
             runner.tell(e.NodeFailed(runner.now(), "client_too_slow", "the client does not read its events"))
+
+    def send_audio(self, pcm: bytes) -> None:
+        """Never called: audio travels inside the events."""
 
     def close(self, code: int, reason: str) -> None:
         if self._close is None:

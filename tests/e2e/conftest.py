@@ -1,4 +1,4 @@
-"""A real server, as `bargein serve` starts it, shared by the tests of this folder."""
+"""A real server, as `bargein serve` starts it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
 
 DATA = Path(__file__).parent.parent / "data"
 READY_S = 300  # the first start compiles the kernels
@@ -49,10 +47,9 @@ def start(*args: str, log: Path) -> tuple[subprocess.Popen[bytes], int]:
     return subprocess.Popen(command, stdout=log.open("wb"), stderr=subprocess.STDOUT, env=os.environ.copy()), port
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    log = tmp_path_factory.mktemp("server") / "log"
-    process, port = start(log=log)
+def serving(log: Path, *args: str) -> Iterator[Served]:
+    """Start a server, wait until it is ready, and end it afterwards."""
+    process, port = start(*args, log=log)
     served = Served(port, process.pid)
     deadline = time.monotonic() + READY_S
     try:

@@ -83,6 +83,19 @@ def test_every_sample_goes_out_once_and_in_order() -> None:
     assert np.array_equal(np.concatenate(out), x)
 
 
+def test_on_a_transports_own_clock_frames_are_never_ahead() -> None:
+    p = Pacer(40, burst=False)
+    p.queue(audio(200))
+    for n in range(3):
+        assert p.due() == 0.0
+        p.take(10.0 + 0.02 * n)
+        assert p.played_ms(10.0 + 0.02 * n) == 20 * n
+    p.take(10.0 + 0.06 + 0.004)  # the clock ticks a little late: nothing moves
+    assert p.num_underruns == 0 and p.played_ms(10.08) == 80
+    p.take(10.2)  # a gap: the listener heard nothing meanwhile
+    assert p.num_underruns == 1 and p.played_ms(10.2) == 80 and p.played_ms(10.22) == 100
+
+
 def test_a_pause_resumes_at_the_very_sample_with_a_short_fade() -> None:
     p = Pacer(40)
     x = np.full(400 * 24, 0.5, np.float32)
