@@ -31,6 +31,7 @@ F32 = NDArray[np.float32]
 
 _LONGEST_S = 28.0  # of sound in one window
 _EARLIEST_CUT_S = 15.0
+_LEAD_S = 0.3  # silence kept before the sound
 _QUIET_BLOCK = SAMPLE_RATE // 50  # 20 ms
 
 
@@ -94,12 +95,18 @@ def transcribe_steps(
     A result that looks unsound in the short window (unlikely, repetitive, or longer than anyone speaks) is decoded
     again in a full one before other temperatures are tried; not `thorough`: it is taken as it is.
     """
+    loud_from, loud_until = _loud_s(audio)
+    skip = max(0.0, loud_from - _LEAD_S)  # a window that begins with a second of silence is taken for silence
+    if skip > _LEAD_S:
+        audio, loud_until = audio[int(skip * SAMPLE_RATE) :], loud_until - skip
+    else:
+        skip = 0.0
     seconds = len(audio) / SAMPLE_RATE
     limit = max(8, min(224, round(10 + options.tokens_per_s * seconds)))
     draft = draft or (m.special.timestamp_begin,)  # most begin at 0.00
     how = whisper_decode.Options(
         beam=beam, temperatures=options.temperatures[:1], language=options.language, max_tokens=limit,
-        prompt=options.prompt, draft=draft, timestamps=True, sound_s=_loud_s(audio),
+        prompt=options.prompt, draft=draft, timestamps=True, sound_s=loud_until,
     )  # fmt: skip
     full = m.cfg.audio_positions * 2
     frames = full
@@ -123,7 +130,8 @@ def transcribe_steps(
         )
         if again.silent or sound(again, how) or again.avg_logprob > result.avg_logprob:
             result = again
-    return result
+    moved = tuple(whisper_decode.Segment(x.start_s + skip, x.end_s + skip, x.text) for x in result.segments)
+    return replace(result, segments=moved)
 
 
 def _search(
@@ -277,13 +285,12 @@ def _levels(sound: F32) -> F32:
     return np.sqrt(np.square(blocks).mean(1))
 
 
-def _loud_s(sound: F32) -> float:
-    """Where the last 20 ms end that are louder than 4% of the loud parts, in seconds."""
+def _loud_s(sound: F32) -> tuple[float, float]:
+    """Where the 20 ms blocks begin and end that are louder than 4% of the loud parts, in seconds; 0, 0 where none is."""
     levels = _levels(sound)
-    if not len(levels):
-        return 0.0
-    above = np.flatnonzero(levels > max(0.04 * float(np.quantile(levels, 0.9)), 0.003))
-    return float(above[-1] + 1) * _QUIET_BLOCK / SAMPLE_RATE if len(above) else 0.0
+    above = np.flatnonzero(levels > max(0.04 * float(np.quantile(levels, 0.9)), 0.003)) if len(levels) else []
+    block = _QUIET_BLOCK / SAMPLE_RATE
+    return (float(above[0]) * block, float(above[-1] + 1) * block) if len(above) else (0.0, 0.0)
 
 
 def _quietest(sound: F32) -> int:

@@ -83,6 +83,12 @@ def tiny() -> whisper.Model:
     return whisper.load(weights("whisper-tiny-en"))
 
 
+@pytest.fixture(scope="module")
+def base() -> whisper.Model:
+    return whisper.load(weights("whisper-base"))
+
+
+DATA = Path(__file__).resolve().parent.parent / "data"
 TEXT = "He might even have been made amiable himself."
 
 
@@ -194,3 +200,11 @@ def test_dequantize_per_channel() -> None:
     q = np.array([[1, 2], [3, 4]], np.int8)
     got = dequantize(q, np.array([2.0, 0.5], np.float32), np.array([0, 2], np.int8), axis=0)
     assert np.array_equal(got, np.array([[2, 4], [0.5, 1]], np.float32))
+
+
+@pytest.mark.parametrize("lead_s", [0.0, 0.7, 1.2, 3.0])
+@pytest.mark.parametrize("tail_s", [0.0, 0.5, 2.0])
+def test_silence_around_speech_changes_no_word(base: whisper.Model, lead_s: float, tail_s: float) -> None:
+    sound = parity.read_wav(DATA / "questions" / "capital.wav")
+    padded = np.concatenate([np.zeros(int(lead_s * 16000)), sound, np.zeros(int(tail_s * 16000))]).astype(np.float32)
+    assert whisper_stream.transcribe(base, padded, whisper_stream.Options()).text == "What is the capital of France?"
