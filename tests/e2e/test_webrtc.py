@@ -43,11 +43,11 @@ STORY = {"instructions": "Answer with a long story of many sentences.", "max_out
 @pytest.mark.parametrize("stock", [False, True], ids=["own-ears", "stock-ears"])
 def test_a_spoken_question_gets_a_spoken_answer(storyteller: Served, stock: bool) -> None:
     async def run() -> None:
-        session = {"type": "realtime", "profile": "fast"}
+        session = {"type": "realtime", "speed": 0.9}
         peer = await Peer(base(storyteller), stock=stock).connect("?events=extended", session)
         assert peer.location.startswith("/v1/realtime/calls/rtc_")
         created = await peer.wait("session.created", 0, 5)
-        assert created is not None and created.event["session"]["profile"] == "fast"
+        assert created is not None and created.event["session"]["audio"]["output"]["speed"] == 0.9
         assert created.event["session"]["pacer"]["lead_ms"] == 40
         _, end = await peer.mic.play(read_wav(DATA / "questions" / "bees.wav"))
         done = await peer.wait("response.done", 0, 40)
