@@ -193,7 +193,7 @@ async def create_session(request: web.Request) -> web.Response:
 async def sideband(request: web.Request, call_id: str) -> web.StreamResponse:
     """A WebSocket beside a running call: sees its events and may send some. Its end does not end the call."""
     call = request.app[SERVICES].calls.get(call_id)
-    if call is None:
+    if call is None or call.runner.is_over:
         return refusal(404, f"there is no call {call_id[:100]!r}", "call_not_found")
     protocols = ("realtime",) if "realtime" in offered_protocols(request) else ()
     ws = web.WebSocketResponse(protocols=protocols, max_msg_size=MAX_BODY * 16, heartbeat=30, compress=False)

@@ -22,9 +22,13 @@ from ..core import Stream
 class _Session:
     audio: whisper_stream.StreamState
     answers: dict[int, p.Words] = field(default_factory=dict)  # by last voiced sample
-    running: int | None = None  # the last voiced sample that is being worked on
-    waiting: list[int] = field(default_factory=list)  # tags that want that answer
+    running: dict[int, list[int]] = field(default_factory=dict)  # what is being worked on, and the tags that want it
     num_finals: int = 0  # asked for so far; a partial that was begun before gives way
+
+
+def _words(t: whisper_stream.Transcript, started: float) -> p.Words:
+    used = 1000 * (time.monotonic() - started)
+    return p.Words(t.text, t.avg_logprob, t.no_speech_prob, t.stable_chars, used)
 
 
 class SttLane:
@@ -47,61 +51,47 @@ class SttLane:
         if not isinstance(body, p.Transcribe):
             raise ValueError(f"the stt lane takes no {type(body).__name__}")
         voiced = body.voiced_samples
-        if body.kind != "partial":
-            session.num_finals += 1
-        if body.kind == "final":
-            if (ready := session.answers.get(voiced)) is not None:
-                stream.send(tag, ready)
-                return None
-            if session.running == voiced:
-                session.waiting.append(tag)
-                return None
+        if body.kind == "partial":
+            return self._partial(stream, tag, body)
+        session.num_finals += 1
+        if body.kind == "final" and (ready := session.answers.get(voiced)) is not None:
+            stream.send(tag, ready)
+            return None
+        if voiced in session.running:
+            session.running[voiced] += [tag] if body.kind == "final" else []
+            return None
+        session.running[voiced] = [tag] if body.kind == "final" else []
         return self._transcribe(stream, tag, body)
 
-    def _transcribe(self, stream: Stream, tag: int, body: p.Transcribe) -> Iterator[None]:
-        session: _Session = stream.state
+    def _partial(self, stream: Stream, tag: int, body: p.Transcribe) -> Iterator[None]:
         started = time.monotonic()
-        result: whisper_stream.Transcript | None
-        if body.kind == "partial":
-            result = yield from self._unless_newer(session, session.audio.partial_steps(body.num_samples))
-        else:
-            session.running = voiced = body.voiced_samples
-            try:
-                steps = session.audio.final_steps(body.num_samples)
-                if body.kind == "prepare":
-                    result = yield from self._unless_newer(session, steps, voiced)
-                else:
-                    result = yield from steps
-            except BaseException:
-                tags, session.waiting, session.running = session.waiting, [], None
-                for waiting in tags:
-                    stream.fail(waiting, "the transcription it waited for failed")
-                raise
-        if result is None:
-            if session.running == body.voiced_samples:
-                session.running = None
-            return
-        words = p.Words(
-            result.text, result.avg_logprob, result.no_speech_prob, result.stable_chars,
-            1000 * (time.monotonic() - started),
-        )  # fmt: skip
-        if body.kind == "partial":
-            stream.send(tag, words)
-            return
-        session.answers[body.voiced_samples] = words
-        tags, session.waiting, session.running = session.waiting, [], None
-        for waiting in [tag, *tags]:
-            stream.send(waiting, words)
+        session: _Session = stream.state
+        result = yield from self._unless_newer(session, session.audio.partial_steps(body.num_samples))
+        if result is not None:
+            stream.send(tag, _words(result, started))
+
+    def _transcribe(self, stream: Stream, tag: int, body: p.Transcribe) -> Iterator[None]:
+        """A final, or what may become one: the answer goes to all who asked for the same meanwhile."""
+        session, voiced = stream.state, body.voiced_samples
+        started = time.monotonic()
+        try:
+            result = yield from self._unless_newer(session, session.audio.final_steps(body.num_samples), voiced)
+        except BaseException:
+            for waiting in session.running.pop(voiced):
+                stream.fail(waiting, "the transcription failed")
+            raise
+        tags = session.running.pop(voiced)
+        if result is not None:
+            words = session.answers[voiced] = _words(result, started)
+            for waiting in [*tags, *([tag] if body.kind == "prepare" else [])]:
+                stream.send(waiting, words)
 
     def _unless_newer(
         self, session: _Session, steps: Generator[None, None, whisper_stream.Transcript], voiced: int | None = None
     ) -> Generator[None, None, whisper_stream.Transcript | None]:
-        """The transcript, or None where one of more of the utterance was asked for meanwhile.
-
-        What was prepared for the silence after `voiced` goes on, however, if that is what is asked for.
-        """
+        """The transcript, or None where more of the utterance was asked for meanwhile and nobody waits for this."""
         before = session.num_finals
-        while session.num_finals == before or (voiced is not None and session.running == voiced and session.waiting):
+        while session.num_finals == before or (voiced is not None and session.running[voiced]):
             try:
                 next(steps)
             except StopIteration as stop:

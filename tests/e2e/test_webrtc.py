@@ -41,24 +41,26 @@ STORY = {"instructions": "Answer with a long story of many sentences.", "max_out
 
 
 @pytest.mark.parametrize("stock", [False, True], ids=["own-ears", "stock-ears"])
-def test_a_spoken_question_gets_a_spoken_answer(server: Served, stock: bool) -> None:
+def test_a_spoken_question_gets_a_spoken_answer(storyteller: Served, stock: bool) -> None:
     async def run() -> None:
-        peer = await Peer(base(server), stock=stock).connect("?events=extended", {"type": "realtime", "profile": "fast"})
+        session = {"type": "realtime", "speed": 0.9}
+        peer = await Peer(base(storyteller), stock=stock).connect("?events=extended", session)
         assert peer.location.startswith("/v1/realtime/calls/rtc_")
         created = await peer.wait("session.created", 0, 5)
-        assert created is not None and created.event["session"]["profile"] == "fast"
+        assert created is not None and created.event["session"]["audio"]["output"]["speed"] == 0.9
         assert created.event["session"]["pacer"]["lead_ms"] == 40
-        _, end = await peer.mic.play(read_wav(DATA / "questions" / "capital.wav"))
+        _, end = await peer.mic.play(read_wav(DATA / "questions" / "bees.wav"))
         done = await peer.wait("response.done", 0, 40)
         assert done is not None and done.event["response"]["status"] == "completed"
         await asyncio.sleep(0.5)
         await peer.close()
         heard = [s.event["transcript"] for s in peer.seen if s.type.endswith("transcription.completed")]
-        assert word_error(QUESTIONS["capital"], " ".join(heard)) == 0
+        assert word_error(QUESTIONS["bees"], " ".join(heard)) == 0
         said = "".join(s.event["delta"] for s in peer.of("response.output_audio_transcript.delta"))
-        assert words(said)
-        # A word may be heard wrongly: replies are short, and the voice says "make honey" like "mekhani".
-        assert word_error(said, transcribe(peer.audio_since(end))) <= max(0.15, 1.01 / len(words(said)))
+        assert words(said) == words("Of course. I am happy to help you with that today.")
+        audio = peer.audio_since(end)
+        loud = np.flatnonzero(np.abs(audio) > 200)
+        assert word_error(said, transcribe(audio[max(0, loud[0] - 2400) : loud[-1] + 2400])) <= 0.15
         kinds = [s.type for s in peer.seen]
         assert "response.output_audio.delta" not in kinds, "audio has a track of its own"
         assert kinds.count("output_audio_buffer.started") == kinds.count("output_audio_buffer.stopped") == 1
@@ -108,21 +110,6 @@ def test_garbage_on_the_channel_is_answered_and_the_call_goes_on(server: Served)
         assert len(errors) == 5 and errors[2]["event_id"] == "e1" and errors[4]["param"] == "audio"
         peer.channel.send('{"type":"full_message","data":"eyJ0eXBlIjoiaW5wdXRfYXVkaW9fYnVmZmVyLmNsZWFyIn0="}')
         assert await peer.wait("input_audio_buffer.cleared", 0, 5)
-        await peer.close()
-
-    asyncio.run(run())
-
-
-def test_a_flood_on_the_channel_is_cut_and_told(server: Served) -> None:
-    async def run() -> None:
-        peer = await Peer(base(server)).connect()
-        for _ in range(4000):
-            peer.channel.send('{"type":"no.such"}')
-        limit = await peer.wait(lambda s: s.type == "error" and s.event["error"]["code"] == "rate_limit_exceeded", 0, 20)
-        assert limit is not None and limit.event["error"]["type"] == "rate_limit_error"
-        await asyncio.sleep(2.5)
-        peer.send("input_audio_buffer.clear")
-        assert await peer.wait("input_audio_buffer.cleared", 0, 10)
         await peer.close()
 
     asyncio.run(run())
