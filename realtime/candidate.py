@@ -21,6 +21,7 @@ from .state import Candidate, Held, Pause, Silent, Speaking, live
 
 FIRST_PARTIAL_MS = 250
 PARTIAL_EVERY_MS = 200
+ENDS_MS = 3 * WINDOW_MS  # silence after which the words so far are asked for, before it is a stop
 SURE_WORDS = 2  # of a partial
 ECHO_WORDS_MS = 2000
 FRESH_MS = 500  # a partial that old no longer says that there were no words

@@ -80,7 +80,7 @@ def _grow(d: Draft, td: TurnDetection, end_ms: int) -> None:
     vad, phase = d.s.vad, d.s.detector.phase
     if isinstance(vad, Speaking | Candidate) and isinstance(phase, Voiced):
         if isinstance(vad, Candidate):
-            candidate.grow(d, vad, phase, ends=end_ms - phase.last_voiced_ms == PREPARE_MS)
+            candidate.grow(d, vad, phase, ends=end_ms - phase.last_voiced_ms == candidate.ENDS_MS)
             return
         if end_ms - phase.last_voiced_ms == PREPARE_MS:
             d.do(PrepareStt(vad.item_id, end_ms, phase.last_voiced_ms))
