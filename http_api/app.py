@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import web
 
-from bargein.engine.client import EngineClient, InprocLink
+from bargein.engine.client import EngineClient, EngineUnavailable, InprocLink
 from bargein.engine.supervisor import EngineExited, Supervisor
+from bargein.pipeline.oneshot import WorkFailed, WorkRefused
 
+from . import gate, routes
 from .config import Config
 from .doors import refusal
+from .errors import ApiError
 from .realtime import realtime
 from .services import SERVICES, Services
 
@@ -39,6 +41,8 @@ async def health(request: web.Request) -> web.Response:
 async def ready(request: web.Request) -> web.Response:
     """200 only when the engine is warm."""
     engine = request.app[SERVICES].engine
+    if request.app[gate.GATE].draining:
+        return web.json_response({"status": "draining"}, status=503)
     if engine.ready:
         return web.json_response({"status": "ready", "models": engine.models})
     return web.json_response({"status": "starting"}, status=503, headers={"Retry-After": "2"})
@@ -48,16 +52,6 @@ async def show_version(request: web.Request) -> web.Response:
     return web.json_response({"name": "bargein", "version": package_version()})
 
 
-async def list_models(request: web.Request) -> web.Response:
-    """OpenAI's model list, from what is loaded."""
-    services = request.app[SERVICES]
-    data = [{"id": n, "object": "model", "created": STARTED, "owned_by": "bargein"} for n in services.model_names]
-    return web.json_response({"object": "list", "data": data})
-
-
-STARTED = int(time.time())
-
-
 @web.middleware
 async def envelope(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -65,6 +59,8 @@ async def envelope(
     """Every refusal in OpenAI's shape."""
     try:
         return await handler(request)
+    except (ApiError, EngineUnavailable, WorkFailed, WorkRefused, ConnectionError):  # for the gate
+        raise
     except web.HTTPNotFound:
         return refusal(404, f"no such address: {request.method} {request.path}", "not_found")
     except web.HTTPMethodNotAllowed as problem:
@@ -77,18 +73,24 @@ async def envelope(
 
 
 def make_app(services: Services) -> web.Application:
-    app = web.Application(middlewares=[envelope])
+    limit = services.config.http.max_body_mb * 2**20
+    app = web.Application(middlewares=[gate.gate, envelope], client_max_size=limit)
     app[SERVICES] = services
+    gate.install(app)
+    routes.add(app)
     app.router.add_get("/health", health)
     app.router.add_get("/health/ready", ready)
     app.router.add_get("/version", show_version)
-    app.router.add_get("/v1/models", list_models)
     app.router.add_get("/v1/realtime", realtime)
 
     async def drain(app: web.Application) -> None:
         app[SERVICES].drain()
 
+    async def close(app: web.Application) -> None:
+        await app[SERVICES].close()
+
     app.on_shutdown.append(drain)
+    app.on_cleanup.append(close)
     return app
 
 
@@ -126,7 +128,8 @@ def _engine_args(config: Config) -> list[str]:
 async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT. Raises OSError (port in use) and EngineExited."""
     services = Services(config, EngineClient())
-    runner = web.AppRunner(make_app(services), access_log=None, shutdown_timeout=5)
+    app = make_app(services)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=5)
     await runner.setup()
     stop = asyncio.Event()
     for sig in (signal.SIGTERM, signal.SIGINT):
@@ -141,6 +144,7 @@ async def serve(config: Config) -> None:
         async with running_engine(config, services.engine):
             await stop.wait()
             log.info("ending")
+            await gate.drained(app, config.http.drain_s)
             await runner.cleanup()
     finally:
         await runner.cleanup()

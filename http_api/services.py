@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import aiohttp
 from aiohttp import web
 
 from bargein.engine.client import EngineClient
+from bargein.pipeline.media import Media
 from bargein.pipeline.nodes.chat import ChatSource, EngineChat, UpstreamChat
 from bargein.pipeline.runner import SessionRunner
 from bargein.realtime import events as e
@@ -23,6 +25,8 @@ class Services:
         self.config, self.engine = config, engine
         self.settings: Settings = config.session_settings()
         self._runners: set[SessionRunner] = set()
+        self.media = Media()
+        self._http: aiohttp.ClientSession | None = None
 
     @property
     def num_sessions(self) -> int:
@@ -46,6 +50,19 @@ class Services:
         if chat.base_url:
             return UpstreamChat(chat.base_url, chat.api_key, chat.model)
         return EngineChat(self.engine)
+
+    def http(self) -> aiohttp.ClientSession:
+        """The connections to the chat server, shared by all requests."""
+        if self._http is None or self._http.closed:
+            timeout = aiohttp.ClientTimeout(total=None, connect=10, sock_read=300)
+            self._http = aiohttp.ClientSession(timeout=timeout)
+        return self._http
+
+    async def close(self) -> None:
+        """Let go of those connections, and of the decoder that waits."""
+        await self.media.close()
+        if self._http is not None:
+            await self._http.close()
 
     @contextmanager
     def session(self, runner: SessionRunner) -> Iterator[None]:
