@@ -6,11 +6,12 @@ import os
 
 import numba
 
-from bargein.models import decoder, hibari, silero, smart_turn, store, whisper, whisper_stream
+from bargein.models import decoder, ge2e, hibari, minilm, silero, smart_turn, store, whisper, whisper_stream
 from bargein.models.tokenizer import load_codec
 
 from .core import Core, Lane
 from .lanes.chat import ChatLane
+from .lanes.embed import EmbedLane
 from .lanes.stt import SttLane
 from .lanes.tts import TtsLane
 from .lanes.turn import TurnLane
@@ -30,5 +31,6 @@ def build(*, stt: str = "", chat: str = "", threads: int = 0) -> tuple[Core, dic
         "turn": TurnLane(smart_turn.load(folders["turn"])),
         "chat": ChatLane(decoder.load(folders["chat"]), load_codec(folders["chat"])),
         "tts": TtsLane(hibari.load(folders["tts"])),
+        "embed": EmbedLane(minilm.load(folders["embed"]), ge2e.load(folders["voice"])),
     }
     return Core(lanes, VadLane(silero.load(folders["vad"]))), names

@@ -45,7 +45,9 @@ class EngineStream:
         on_result: Callable[[int, p.Answer], None],
         on_failed: Callable[[int | None, str], None],
         on_lost: Callable[[], None],
+        on_refused: Callable[[int | None, str], None] | None = None,
     ) -> None:
+        self.on_refused = on_refused or on_failed
         self._client, self.number = client, number
         self.on_result, self.on_failed, self.on_lost = on_result, on_failed, on_lost
         self._unacknowledged = 0
@@ -106,12 +108,16 @@ class EngineClient:
         on_result: Callable[[int, p.Answer], None],
         on_failed: Callable[[int | None, str], None],
         on_lost: Callable[[], None],
+        on_refused: Callable[[int | None, str], None] | None = None,
         cls: p.Class = "live",
     ) -> EngineStream:
-        """Open a stream. Raises EngineUnavailable where no engine is connected."""
+        """Open a stream. Raises EngineUnavailable where no engine is connected.
+
+        `on_refused`: told of failures that are the caller's fault; without it `on_failed` is.
+        """
         if self._link is None:
             raise EngineUnavailable("the engine is not connected")
-        stream = EngineStream(self, next(self._numbers), on_result, on_failed, on_lost)
+        stream = EngineStream(self, next(self._numbers), on_result, on_failed, on_lost, on_refused)
         self._streams[stream.number] = stream
         self.send(p.Open(stream.number, lane, params, cls))
         return stream
@@ -143,9 +149,9 @@ class EngineClient:
             case p.Result(stream=number):
                 if (stream := self._streams.get(number)) is not None:
                     stream.deliver(reply)
-            case p.Failed(stream=number, tag=tag, message=message):
+            case p.Failed(stream=number, tag=tag, message=message, fault=fault):
                 if (stream := self._streams.get(number)) is not None:
-                    stream.on_failed(tag, message)
+                    (stream.on_refused if fault == "caller" else stream.on_failed)(tag, message)
             case p.Hello():
                 self.hello = reply
                 self.on_change()

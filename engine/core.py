@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from . import protocol as p
 
@@ -26,7 +26,7 @@ Send = Callable[[p.Reply], None]
 # What a class's work may wait, and how soon a lane's result would be missed, in seconds.
 CLASS_DELAY_S = {"live": 0.0, "speculative": 0.25, "interactive": 0.5, "bulk": 5.0}
 # The words of an utterance come before the classifier's view of its sound, which often is not needed then.
-LANE_DELAY_S = {"turn": 0.4, "stt": 0.1, "chat": 0.1, "tts": 0.05}
+LANE_DELAY_S = {"turn": 0.4, "stt": 0.1, "chat": 0.1, "tts": 0.05, "embed": 0.2}
 
 
 @dataclass(slots=True)
@@ -55,10 +55,10 @@ class Stream:
             else:
                 self.backlog.append(p.Result(self.id, tag, body))
 
-    def fail(self, tag: int | None, message: str) -> None:
+    def fail(self, tag: int | None, message: str, fault: Literal["engine", "caller"] = "engine") -> None:
         with self.lock:
             if not self.closed:
-                self.deliver(p.Failed(self.id, tag, message))
+                self.deliver(p.Failed(self.id, tag, message, fault))
 
     def acknowledge(self, count: int) -> None:
         with self.lock:
@@ -226,7 +226,7 @@ class Core:
         try:
             steps = self._lanes[stream.lane].start(stream, tag, body)
         except ValueError as problem:
-            stream.fail(tag, str(problem))
+            stream.fail(tag, str(problem), "caller")
             return
         if steps is not None:
             due = time.monotonic() + due_ms / 1000 + CLASS_DELAY_S[stream.cls] + LANE_DELAY_S[stream.lane]

@@ -6,7 +6,7 @@ from bargein.models.catalogue import catalogue
 from bargein.models.errors import WeightsError
 
 DEFAULTS = {"vad": "silero-vad", "turn": "smart-turn-v3", "stt": "whisper-base", "chat": "gemma-3-270m",
-            "tts": "hibari-heart"}  # fmt: skip
+            "tts": "hibari-heart", "embed": "all-minilm-l6-v2", "voice": "ge2e"}  # fmt: skip
 
 
 def chosen(*, stt: str = "", chat: str = "") -> dict[str, str]:

@@ -17,7 +17,7 @@ import msgspec
 CREDIT = 256
 MAX_FRAME = 64 * 2**20
 
-LaneName = Literal["vad", "stt", "turn", "chat", "tts"]
+LaneName = Literal["vad", "stt", "turn", "chat", "tts", "embed"]
 Class = Literal["live", "speculative", "interactive", "bulk"]
 
 
@@ -41,6 +41,22 @@ class Audio(Message, frozen=True):
     """vad, stt: the next stretch of 16 kHz audio."""
 
     pcm: bytes
+
+
+class Hear(Message, frozen=True):
+    """stt: everything about one window of a recording, float32 at 16 kHz, at most 30 s. -> Heard
+
+    `language` "": find out. `before`: text that came before. `temperature` 0: as sure as possible, with fallbacks.
+    `text`: what is said is known, only its times are asked for.
+    """
+
+    pcm: bytes
+    language: str = ""
+    task: Literal["transcribe", "translate"] = "transcribe"
+    before: str = ""
+    temperature: float = 0.0
+    words: bool = False
+    text: str = ""
 
 
 class Transcribe(Message, frozen=True):
@@ -75,6 +91,31 @@ class Generate(Message, frozen=True):
     seed: int | None = None
 
 
+class Write(Message, frozen=True):
+    """chat: write one text, everything about it told. -> Token, then Generated; with `max_tokens` 0 only its count.
+
+    What is continued is `messages` with `instructions`, or `prompt` (a text or token ids) as it stands; `lead` is put
+    after it and not reported. None: the model's own setting. `schema`: the text is JSON that
+    fits it; `choices`: it is one of them.
+    """
+
+    messages: tuple[ChatTurn, ...] = ()
+    instructions: str = ""
+    prompt: str | tuple[int, ...] | None = None
+    lead: str = ""
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    logit_bias: dict[int, float] = {}
+    logprobs: int | None = None  # how many alternatives to report beside each token's own
+    stop: tuple[str, ...] = ()
+    schema: dict[str, Any] | None = None
+    choices: tuple[str, ...] = ()
+
+
 class EndOfWords(Message, frozen=True):
     """chat: has a caller who said `text`, after these turns (at most `max_tokens` of them), finished? -> TurnScore."""
 
@@ -92,7 +133,20 @@ class Say(Message, frozen=True):
     last: bool = False  # nothing follows: keep less silence after it
 
 
-Body = Audio | Transcribe | AskTurn | Generate | EndOfWords | Say
+class Embed(Message, frozen=True):
+    """embed: vectors of texts, or of token ids. -> Vectors"""
+
+    inputs: tuple[str | tuple[int, ...], ...]
+
+
+class Voice(Message, frozen=True):
+    """embed: who speaks? One vector for each stretch (first sample, end) of 16 kHz audio. -> Vectors"""
+
+    pcm: bytes
+    stretches: tuple[tuple[int, int], ...]
+
+
+Body = Audio | Hear | Transcribe | AskTurn | Generate | Write | EndOfWords | Say | Embed | Voice
 
 
 class Feed(Message, frozen=True):
@@ -159,10 +213,50 @@ class TurnScore(Message, frozen=True):
     compute_ms: float = 0.0
 
 
-class Token(Message, frozen=True):
-    """chat: more text."""
+class TimedWord(Message, frozen=True):
+    """A word as written, and when it was said: seconds from the start of its window."""
 
     text: str
+    start_s: float
+    end_s: float
+    probability: float
+
+
+class HeardSegment(Message, frozen=True):
+    """A piece of a window's transcript, in seconds from the window's start."""
+
+    start_s: float
+    end_s: float
+    text: str
+    tokens: tuple[int, ...]
+
+
+class Heard(Message, frozen=True):
+    """stt: what one window says. `language`: as the model names it ("en")."""
+
+    text: str
+    language: str
+    segments: tuple[HeardSegment, ...]
+    words: tuple[TimedWord, ...]
+    avg_logprob: float
+    no_speech_prob: float
+    compression_ratio: float
+    temperature: float
+
+
+class TokenScore(Message, frozen=True):
+    """A token of a reply, its natural log-probability, and the likeliest tokens there with theirs."""
+
+    raw: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+class Token(Message, frozen=True):
+    """chat: more text, and where that was asked for the scores of the tokens made since the last."""
+
+    text: str
+    scores: tuple[TokenScore, ...] = ()
 
 
 class Generated(Message, frozen=True):
@@ -172,6 +266,15 @@ class Generated(Message, frozen=True):
     input_tokens: int
     output_tokens: int
     cached_tokens: int
+    stop: str = ""  # the asked-for stop string that ended it
+
+
+class Vectors(Message, frozen=True):
+    """embed: rows of float32, little-endian, each of unit length. `num_tokens`: of each text, as the model reads it."""
+
+    data: bytes
+    rows: int
+    num_tokens: tuple[int, ...] = ()
 
 
 class Speech(Message, frozen=True):
@@ -185,7 +288,7 @@ class Speech(Message, frozen=True):
     final: bool
 
 
-Answer = Windows | Words | TurnScore | Token | Generated | Speech
+Answer = Windows | Words | Heard | TurnScore | Token | Generated | Speech | Vectors
 
 
 class Result(Message, frozen=True):
@@ -200,6 +303,7 @@ class Failed(Message, frozen=True):
     stream: int
     tag: int | None
     message: str
+    fault: Literal["engine", "caller"] = "engine"  # caller: the request itself could not be done
 
 
 Reply = Hello | Result | Failed

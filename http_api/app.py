@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import web
 
-from bargein.engine.client import EngineClient, InprocLink
+from bargein.engine.client import EngineClient, EngineUnavailable, InprocLink
 from bargein.engine.supervisor import EngineExited, Supervisor
 from bargein.models.store import home
+from bargein.pipeline.oneshot import WorkFailed, WorkRefused
 
-from . import calls, inspect, pages
+from . import calls, gate, inspect, pages, routes
 from .capabilities import capabilities
 from .config import Config
 from .doors import Refused, cors, refusal
+from .errors import ApiError
 from .realtime import realtime
 from .services import SERVICES, Services
 from .tls import context
@@ -43,6 +44,8 @@ async def health(request: web.Request) -> web.Response:
 async def ready(request: web.Request) -> web.Response:
     """200 only when the engine is warm."""
     engine = request.app[SERVICES].engine
+    if request.app[gate.GATE].draining:
+        return web.json_response({"status": "draining"}, status=503)
     if engine.ready:
         return web.json_response({"status": "ready", "models": engine.models})
     return web.json_response({"status": "starting"}, status=503, headers={"Retry-After": "2"})
@@ -50,16 +53,6 @@ async def ready(request: web.Request) -> web.Response:
 
 async def show_version(request: web.Request) -> web.Response:
     return web.json_response({"name": "bargein", "version": package_version()})
-
-
-async def list_models(request: web.Request) -> web.Response:
-    """OpenAI's model list, from what is loaded."""
-    services = request.app[SERVICES]
-    data = [{"id": n, "object": "model", "created": STARTED, "owned_by": "bargein"} for n in services.model_names]
-    return web.json_response({"object": "list", "data": data})
-
-
-STARTED = int(time.time())
 
 
 @web.middleware
@@ -71,6 +64,8 @@ async def envelope(
         return await handler(request)
     except Refused as refused:
         return refused.response
+    except (ApiError, EngineUnavailable, WorkFailed, WorkRefused, ConnectionError):  # for the gate
+        raise
     except web.HTTPNotFound:
         return refusal(404, f"no such address: {request.method} {request.path}", "not_found")
     except web.HTTPMethodNotAllowed as problem:
@@ -83,15 +78,17 @@ async def envelope(
 
 
 def make_app(services: Services) -> web.Application:
-    app = web.Application(middlewares=[cors(services.config.server), envelope])
+    limit = services.config.http.max_body_mb * 2**20
+    app = web.Application(middlewares=[gate.gate, cors(services.config.server), envelope], client_max_size=limit)
     app[SERVICES] = services
+    gate.install(app)
+    routes.add(app)
     app.router.add_get("/", pages.call_page)
     app.router.add_get("/inspector", pages.inspector_page)
     app.router.add_get("/pages/{name}", pages.page_file)
     app.router.add_get("/health", health)
     app.router.add_get("/health/ready", ready)
     app.router.add_get("/version", show_version)
-    app.router.add_get("/v1/models", list_models)
     app.router.add_get("/v1/realtime", realtime)
     app.router.add_post("/v1/realtime", calls.create_call)
     app.router.add_post("/v1/realtime/calls", calls.create_call)
@@ -113,8 +110,12 @@ def make_app(services: Services) -> web.Application:
         if (recorder := app[SERVICES].recorder) is not None:
             await asyncio.to_thread(recorder.close)
 
+    async def close(app: web.Application) -> None:
+        await app[SERVICES].close()
+
     app.on_shutdown.append(drain)
     app.on_cleanup.append(last)
+    app.on_cleanup.append(close)
     return app
 
 
@@ -152,7 +153,8 @@ def _engine_args(config: Config) -> list[str]:
 async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT. Raises OSError (port in use) and EngineExited."""
     services = Services(config, EngineClient())
-    runner = web.AppRunner(make_app(services), access_log=None, shutdown_timeout=5)
+    app = make_app(services)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=5)
     await runner.setup()
     stop = asyncio.Event()
     for sig in (signal.SIGTERM, signal.SIGINT):
@@ -168,6 +170,7 @@ async def serve(config: Config) -> None:
         async with running_engine(config, services.engine):
             await stop.wait()
             log.info("ending")
+            await gate.drained(app, config.http.drain_s)
             await runner.cleanup()
     finally:
         await runner.cleanup()

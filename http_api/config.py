@@ -78,6 +78,19 @@ class Inspector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_mb: int = 2000
 
 
+class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits of HTTP requests; those of a key hold for each key by itself. 0: none."""
+
+    max_body_mb: int = 32
+    max_upload_mb: int = 1024
+    max_audio_s: float = 6 * 3600.0
+    request_timeout_s: float = 6 * 3600.0
+    requests_per_minute: int = 0
+    concurrent_requests: int = 64
+    drain_s: float = 30.0  # how long running requests may take to end when the server is told to
+    stored_responses: int = 1000
+
+
 class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -89,6 +102,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chat: Chat = Chat()
     webrtc: Webrtc = Webrtc()
     inspector: Inspector = Inspector()
+    http: Http = Http()
     log: Log = Log()
     limits: Limits = Limits()
     session: dict[str, Any] = {}  # defaults of every session, in the shape of a session.update
@@ -101,7 +115,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"[session] {problem.param.removeprefix('session.')}: {problem.message}") from None
 
 
-SECTIONS = ("server", "engine", "models", "chat", "webrtc", "inspector", "log", "limits")
+SECTIONS = ("server", "engine", "models", "chat", "http", "webrtc", "inspector", "log", "limits")
 
 
 def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 import socket
@@ -17,6 +18,7 @@ from .config import Server
 from .secrets import Secrets
 
 KEY_PROTOCOL = "openai-insecure-api-key."
+HASHED = "sha256:"
 
 
 def offered_protocols(request: web.Request) -> list[str]:
@@ -26,21 +28,32 @@ def offered_protocols(request: web.Request) -> list[str]:
 
 
 def presented_key(request: web.Request) -> str:
-    """The key in the Authorization header or, for browsers, in a subprotocol; empty where there is none."""
+    """The key in the Authorization or x-api-key header or, for browsers, in a subprotocol; empty where there is none."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return token.strip()
+    if key := request.headers.get("x-api-key", ""):
+        return key.strip()
     for name in offered_protocols(request):
         if name.startswith(KEY_PROTOCOL):
             return name.removeprefix(KEY_PROTOCOL)
     return ""
 
 
+def hashed_key(key: str) -> str:
+    """How a key is kept: "sha256:" and the digest in hex. A key of that form is one already (configuration may hold
+    either; keys are long and random, so one round is enough)."""
+    if key.startswith(HASHED):
+        return key.lower()
+    return HASHED + hashlib.sha256(key.encode()).hexdigest()
+
+
 def key_is_good(presented: str, keys: tuple[str, ...]) -> bool:
-    """Compared in constant time; without configured keys everybody is let in."""
+    """Compared in constant time, by hash; without configured keys everybody is let in."""
     if not keys:
         return True
-    matches = [hmac.compare_digest(presented.encode(), key.encode()) for key in keys]
+    mine = HASHED + hashlib.sha256(presented.encode("utf-8", "replace")).hexdigest()
+    matches = [hmac.compare_digest(mine, hashed_key(key)) for key in keys]
     return any(matches)
 
 

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 from aiohttp import web
 
 from bargein.engine.client import EngineClient
 from bargein.pipeline.inspect import Inspections, Watch
+from bargein.pipeline.media import Media
 from bargein.pipeline.nodes.chat import ChatSource, EngineChat, UpstreamChat
 from bargein.pipeline.recording import Recorder
 from bargein.pipeline.runner import SessionRunner
@@ -56,6 +58,8 @@ class Services:
         self._runners: set[SessionRunner] = set()
         self._num_opening = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self.media = Media()
+        self._http: aiohttp.ClientSession | None = None
 
     @property
     def num_sessions(self) -> int:
@@ -109,6 +113,19 @@ class Services:
             yield
         finally:
             self._num_opening -= 1
+
+    def http(self) -> aiohttp.ClientSession:
+        """The connections to the chat server, shared by all requests."""
+        if self._http is None or self._http.closed:
+            timeout = aiohttp.ClientTimeout(total=None, connect=10, sock_read=300)
+            self._http = aiohttp.ClientSession(timeout=timeout)
+        return self._http
+
+    async def close(self) -> None:
+        """Let go of those connections, and of the decoder that waits."""
+        await self.media.close()
+        if self._http is not None:
+            await self._http.close()
 
     @contextmanager
     def session(self, runner: SessionRunner) -> Iterator[None]:

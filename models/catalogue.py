@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-Task = Literal["vad", "turn", "stt", "chat", "tts"]
+Task = Literal["vad", "turn", "stt", "chat", "tts", "embed", "voice"]
 
 
 class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -18,10 +18,11 @@ class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: str
     bytes: int
     sha256: str
+    wheel: str = ""  # the file's name where it isn't the usual one
 
     @property
     def filename(self) -> str:
-        return f"{self.name.replace('-', '_')}-{self.version}-py3-none-any.whl"
+        return self.wheel or f"{self.name.replace('-', '_')}-{self.version}-py3-none-any.whl"
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

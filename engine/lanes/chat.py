@@ -10,11 +10,14 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
-from bargein.models import chat_prompts, decoder, end_of_words, sampling
+import msgspec
+
+from bargein.models import chat_prompts, decoder, end_of_words, grammar, sampling
 from bargein.models.tokenizer import Detokenizer, TextCodec
 
 from .. import protocol as p
 from ..core import Stream
+from .writing import Writer
 
 PREFILL_CHUNK = 32
 WORTH_COPYING = 4  # tokens; reading one takes as long as copying a few hundred
@@ -35,6 +38,7 @@ class ChatLane:
         self._judge = end_of_words.judge(model, codec, self._style.kind)
         self._opening = decoder.new_kv(model.config, 8)  # what a prompt without instructions begins with, once warm
         self._open: list[Stream] = []
+        self._writer = Writer(model, codec, self._style)
 
     def open(self, stream: Stream) -> None:
         stream.state = decoder.new_kv(self._model.config)
@@ -47,6 +51,13 @@ class ChatLane:
     def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
         if isinstance(body, p.EndOfWords):
             return self._finished(stream, tag, body)
+        if isinstance(body, p.Write):
+            ids = self._writer.prompt(body)
+            self._writer.sampling(body)
+            if body.max_tokens == 0:
+                stream.send(tag, p.Generated("length", len(ids), 0, 0))
+                return None
+            return self._write(stream, tag, body, ids, self._writer.guide(body))
         if not isinstance(body, p.Generate):
             raise ValueError(f"the chat lane takes no {type(body).__name__}")
         return self._generate(stream, tag, body)
@@ -121,6 +132,13 @@ class ChatLane:
         end = yield from self._decode(stream, tag, params, limit, logits, ids)
         stream.send(tag, p.Generated(end.finish, end.input_tokens, end.output_tokens, cached))
 
+    def _write(
+        self, stream: Stream, tag: int, body: p.Write, ids: list[int], guide: grammar.Guide | None
+    ) -> Iterator[None]:
+        cached = yield from self._read(stream, ids)
+        end = yield from self._writer.steps(stream.state, ids, body, guide, lambda answer: stream.send(tag, answer))
+        stream.send(tag, msgspec.structs.replace(end, cached_tokens=cached))
+
     def _decode(
         self, stream: Stream, tag: int, params: sampling.Sampling, limit: int, logits: decoder.F32, prompt: list[int]
     ) -> Generator[None, None, p.Generated]:
@@ -154,3 +172,4 @@ class ChatLane:
         decoder.rewind(kv, 0)
         decoder.prefill(self._model.weights, self._model.config, kv, ids, PREFILL_CHUNK)
         self._opening = kv
+        self._writer.warm()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bargein.models import whisper_stream
+from bargein.models import whisper_stream, whisper_window
 
 from .. import protocol as p
 from ..core import Stream
@@ -48,6 +48,10 @@ class SttLane:
         if isinstance(body, p.Audio):
             session.audio.feed(np.frombuffer(body.pcm, np.float32))
             return None
+        if isinstance(body, p.Hear):
+            ask = whisper_window.Ask(body.language, body.task, body.before, body.temperature, body.words, body.text)
+            whisper_window.check(self._model, ask)
+            return self._hear(stream, tag, body, ask)
         if not isinstance(body, p.Transcribe):
             raise ValueError(f"the stt lane takes no {type(body).__name__}")
         voiced = body.voiced_samples
@@ -62,6 +66,14 @@ class SttLane:
             return None
         session.running[voiced] = [tag] if body.kind == "final" else []
         return self._transcribe(stream, tag, body)
+
+    def _hear(self, stream: Stream, tag: int, body: p.Hear, ask: whisper_window.Ask) -> Iterator[None]:
+        """One window of a recording; nothing of it stays with the stream."""
+        r = yield from whisper_window.window_steps(self._model, np.frombuffer(body.pcm, np.float32), ask)
+        segments = tuple(p.HeardSegment(*s) for s in r.segments)
+        words = tuple(p.TimedWord(*w) for w in r.words)
+        scores = (r.avg_logprob, r.no_speech_prob, r.compression_ratio, r.temperature)
+        stream.send(tag, p.Heard(r.text, r.language, segments, words, *scores))
 
     def _partial(self, stream: Stream, tag: int, body: p.Transcribe) -> Iterator[None]:
         started = time.monotonic()

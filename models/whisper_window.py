@@ -1,0 +1,165 @@
+"""One window of a recording, transcribed whole: text, segments with their places, and the time of every word.
+
+Where whisper_stream follows an utterance as it grows, this takes a window cut from a file: the task may be translation,
+the language may be unknown, and the same encoded sound serves the search and the alignment of its words.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bargein.kernels import cpu
+
+from . import whisper, whisper_align, whisper_decode, whisper_stream
+from .whisper import HOP, SAMPLE_RATE, Model
+
+F32 = NDArray[np.float32]
+
+TAIL_S = 1.5
+MIN_WINDOW_S = 4.0  # shorter windows make the model invent
+TOKENS_PER_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is wanted of a window. `text`: it is known what is said; only its times are asked for."""
+
+    language: str = ""  # "": find out
+    task: str = "transcribe"
+    before: str = ""
+    temperature: float = 0.0
+    words: bool = False
+    text: str = ""
+
+
+class Segment(NamedTuple):
+    """Seconds from the window's start."""
+
+    start_s: float
+    end_s: float
+    text: str
+    tokens: tuple[int, ...]
+
+
+class Window(NamedTuple):
+    """What a window says. avg_logprob: mean over its tokens."""
+
+    text: str
+    language: str
+    segments: tuple[Segment, ...]
+    words: tuple[whisper_align.Word, ...]
+    avg_logprob: float
+    no_speech_prob: float
+    compression_ratio: float
+    temperature: float
+
+
+def check(m: Model, ask: Ask) -> None:
+    """Raises ValueError for a language or task that this model cannot do."""
+    if ask.language and ask.language not in (m.special.languages or {"en": 0}):
+        raise ValueError(f"language: {ask.language!r} is not one of this model's")
+    if ask.task == "translate" and not m.special.languages:
+        raise ValueError("model: an English-only model cannot translate")
+
+
+def window_steps(m: Model, audio: F32, ask: Ask, ops: ModuleType = cpu) -> Generator[None, None, Window]:
+    """Transcribe float32 audio [n] at 16 kHz, n at most 30 s, in bounded steps; the generator returns the Window.
+
+    A result that looks unsound in a window as short as the sound is decoded again in the full 30 s, and then at rising
+    temperatures. Raises ValueError as `check`.
+    """
+    seconds = len(audio) / SAMPLE_RATE
+    full = m.cfg.audio_positions * 2
+    shortest = max(MIN_WINDOW_S, seconds + TAIL_S)
+    frames = min(full, int(np.ceil(shortest * SAMPLE_RATE / HOP / 2)) * 2)
+    x = yield from _encoded(m, audio, frames, ops)
+    language = ask.language or whisper_decode.detect_language(m, x, ops)[0]
+    yield
+    if ask.text:
+        tokens = tuple(m.tokenizer.encode(" " + ask.text.strip(), add_special_tokens=False).ids)
+        words = tuple(whisper_align.align(m, x, tokens[:400], seconds, language, ops))
+        return Window(ask.text, language, (), words, 0.0, 0.0, 0.0, 0.0)
+    how = whisper_decode.Options(
+        beam=5, temperatures=(ask.temperature,), language=language, task=ask.task, timestamps=True,
+        sound_s=seconds, max_tokens=max(8, min(224, round(10 + TOKENS_PER_S * seconds))), prompt=_prompt(m, ask.before),
+    )  # fmt: skip
+    result = yield from _search(m, x, how, ops)
+    if ask.temperature == 0 and not result.silent and not whisper_stream.sound(result, how):
+        if frames < full:
+            x = yield from _encoded(m, audio, full, ops)
+            result = yield from _search(m, x, how, ops)
+        if not result.silent and not whisper_stream.sound(result, how):
+            rising = replace(how, temperatures=(0.2, 0.4, 0.6, 0.8, 1.0), prompt=())
+            again = yield from whisper_decode.decode_steps(m, x, rising, ops)
+            if again.silent or whisper_stream.sound(again, how) or again.avg_logprob > result.avg_logprob:
+                result = again
+    yield
+    spoken: tuple[whisper_align.Word, ...] = ()
+    if ask.words and result.text and ask.task == "transcribe":
+        spoken = tuple(whisper_align.align(m, x, result.tokens, seconds, language, ops))
+    raw = result.text.encode()
+    return Window(
+        result.text, language, _segments(m, result, seconds), spoken, result.avg_logprob, result.no_speech_prob,
+        len(raw) / len(zlib.compress(raw)) if raw else 0.0, result.temperature,
+    )  # fmt: skip
+
+
+def _encoded(m: Model, audio: F32, frames: int, ops: ModuleType) -> Generator[None, None, whisper.Cross]:
+    mel = whisper.log_mel(audio, frames, m.cfg.mels, ops)
+    yield
+    encoded = yield from whisper.encoder_steps(m, mel, ops)
+    yield
+    x = whisper.cross(m, encoded, ops)
+    yield
+    return x
+
+
+def _search(
+    m: Model, x: whisper.Cross, how: whisper_decode.Options, ops: ModuleType
+) -> Generator[None, None, whisper_decode.Result]:
+    """Greedy, and the beam only where greedy is not sure of itself."""
+    if how.temperatures != (0.0,):
+        return (yield from whisper_decode.decode_steps(m, x, replace(how, beam=1), ops))
+    greedy = yield from whisper_decode.decode_steps(m, x, replace(how, beam=1), ops)
+    if greedy.avg_logprob >= -0.4 and whisper_stream.sound(greedy, how):
+        return greedy
+    return (yield from whisper_decode.decode_steps(m, x, how, ops))
+
+
+def _prompt(m: Model, text: str) -> tuple[int, ...]:
+    if not text.strip():
+        return ()
+    ids = m.tokenizer.encode(" " + text.strip(), add_special_tokens=False).ids
+    return tuple(t for t in ids if t < m.special.eot)[-100:]
+
+
+def _segments(m: Model, result: whisper_decode.Result, seconds: float) -> tuple[Segment, ...]:
+    """The text between time stamps. What has no closing stamp ends with the sound."""
+    out: list[Segment] = []
+    start, pending = 0.0, list[int]()
+
+    def close(end: float) -> None:
+        text = m.tokenizer.decode(pending, skip_special_tokens=True).strip()
+        if text:
+            end = min(max(end, start), max(seconds, start))
+            out.append(Segment(min(start, end), end, text, tuple(pending)))
+        pending.clear()
+
+    for token in result.tokens:
+        if token < m.special.eot:
+            pending.append(token)
+        elif token >= m.special.timestamp_begin:
+            at = min(0.02 * (token - m.special.timestamp_begin), seconds)
+            if pending:
+                close(at)
+            start = at
+    if pending:
+        close(seconds)
+    return tuple(out)

@@ -1,0 +1,106 @@
+"""A recording transcribed window by window, in memory that does not grow with it: decode -> VAD -> cut -> STT."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from bargein.engine import protocol as p
+from bargein.engine.client import EngineClient
+
+from .cutting import FRAME, RATE, Cutter, Window
+from .oneshot import Use
+
+F32 = npt.NDArray[np.float32]
+
+VAD_BLOCK = 32 * FRAME  # about a second: a longer one would hold back the calls' own windows
+INTERACTIVE_S = 60.0  # of a recording; what comes after is bulk work
+TAIL_CHARS = 200  # of the text before a window that its transcription leans on
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How to hear. `language` "": find out from the first window."""
+
+    language: str = ""
+    task: Literal["transcribe", "translate"] = "transcribe"
+    prompt: str = ""
+    temperature: float = 0.0
+    words: bool = False
+    soon: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One window of the recording and what it says; times inside `heard` count from `start_s`."""
+
+    start_s: float
+    heard: p.Heard
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is known of a recording when it has been read."""
+
+    seconds: float = 0.0
+    language: str = ""
+
+
+async def windows(engine: EngineClient, sound: AsyncIterator[F32], tally: Tally, soon: bool = False) -> AsyncIterator[Window]:
+    """The recording's windows that hold speech, as its sound comes."""
+    cutter = Cutter(soon)
+    left = np.zeros(0, np.float32)
+    async with Use(engine, "vad") as ears:
+        fed = 0
+        async for piece in sound:
+            tally.seconds += len(piece) / RATE
+            left = np.concatenate([left, piece]) if len(left) else piece
+            while len(left) >= VAD_BLOCK:
+                block, left = left[:VAD_BLOCK], left[VAD_BLOCK:]
+                fed += len(block)
+                for window in cutter.feed(block, await _probs(ears, block, fed)):
+                    yield window
+        if len(left):
+            block = np.pad(left, (0, -len(left) % FRAME)).astype(np.float32)
+            fed += len(block)
+            for window in cutter.feed(block, await _probs(ears, block, fed)):
+                yield window
+    for window in cutter.finish():
+        yield window
+
+
+async def _probs(ears: Use, block: F32, until: int) -> list[float]:
+    """The probability of every frame of the block, which ends at sample `until` of the stream."""
+    out: list[float] = []
+    async with contextlib.aclosing(ears.answers(p.Audio(block.tobytes()))) as answers:
+        async for answer in answers:
+            if isinstance(answer, p.Windows):
+                out += answer.probs
+                if answer.end_sample >= until:
+                    break
+    return out
+
+
+async def transcribe(engine: EngineClient, sound: AsyncIterator[F32], wish: Wish, tally: Tally) -> AsyncIterator[Part]:
+    """What a recording says, window by window. Raises NotAudio, WorkFailed, WorkRefused, EngineUnavailable."""
+    tally.language = wish.language
+    before = wish.prompt
+    async with Use(engine, "stt", "interactive") as soon, Use(engine, "stt", "bulk") as later:
+        async for window in windows(engine, sound, tally, wish.soon):
+            use = soon if window.start < INTERACTIVE_S * RATE else later
+            heard: p.Heard = await use.one(
+                p.Hear(
+                    window.sound.tobytes(), tally.language, wish.task, before, wish.temperature,
+                    wish.words and wish.task == "transcribe",
+                )
+            )  # fmt: skip
+            if not heard.text:
+                continue
+            tally.language = tally.language or heard.language
+            before = f"{wish.prompt} {heard.text[-TAIL_CHARS:]}".strip()
+            yield Part(window.start / RATE, heard)
