@@ -19,6 +19,7 @@ from . import gate, routes
 from .config import Config
 from .doors import refusal
 from .errors import ApiError
+from .openapi import show
 from .realtime import realtime
 from .services import SERVICES, Services
 
@@ -81,6 +82,9 @@ def make_app(services: Services) -> web.Application:
     app.router.add_get("/health", health)
     app.router.add_get("/health/ready", ready)
     app.router.add_get("/version", show_version)
+    as_json, as_page = show(package_version())
+    app.router.add_get("/openapi.json", as_json)
+    app.router.add_get("/docs", as_page)
     app.router.add_get("/v1/realtime", realtime)
 
     async def drain(app: web.Application) -> None:

@@ -23,7 +23,8 @@ from .conftest import DATA, Served
 from .strict import fits, sse
 
 AUSTEN = {
-    "0870": "and mister john dashwood had then leisure to consider how much there might be prudently in his power to do for them",
+    "0870": "and mister john dashwood had then leisure to consider how much there might be prudently in his power to do for "
+    "them",
     "0880": "he was not an ill disposed young man",
     "0920": "had he married a more amiable woman he might have been made still more respectable than he was",
 }
@@ -76,7 +77,9 @@ def test_speed_and_the_first_byte(client: openai.OpenAI) -> None:
             model="tts-1", voice="nova", input=PHRASE, response_format="pcm", speed=speed).content)  # fmt: skip
     assert lengths[0.5] > 1.6 * lengths[1.0] and lengths[2.0] < 0.65 * lengths[1.0]
     started, first = time.monotonic(), 0.0
-    with client.audio.speech.with_streaming_response.create(model="tts-1", voice="nova", input=long, response_format="pcm") as r:
+    with client.audio.speech.with_streaming_response.create(
+        model="tts-1", voice="nova", input=long, response_format="pcm"
+    ) as r:
         for _ in r.iter_bytes(1024):
             first = first or time.monotonic() - started
     assert first < 0.5 * (time.monotonic() - started)

@@ -22,7 +22,8 @@ from .test_audio import DATA, as_wav, clip
 def wav_header(rate: int = 16000, channels: int = 1, bits: int = 16, size: int = 3200, kind: int = 1) -> bytes:
     block = channels * bits // 8
     fields = struct.pack("<HHIIHH", kind, channels, rate, rate * block & 0xFFFFFFFF, block & 0xFFFF, bits)
-    return b"RIFF" + struct.pack("<I", (36 + size) & 0xFFFFFFFF) + b"WAVEfmt " + struct.pack("<I", 16) + fields + b"data" + struct.pack("<I", size)
+    riff = b"RIFF" + struct.pack("<I", (36 + size) & 0xFFFFFFFF) + b"WAVEfmt " + struct.pack("<I", 16)
+    return riff + fields + b"data" + struct.pack("<I", size)
 
 
 def video_only() -> bytes:
@@ -53,6 +54,7 @@ def silent_hours() -> bytes:
 
 NOISE = np.random.default_rng(0).bytes(40_000)
 GOOD = (DATA / "austen-0880.wav").read_bytes()
+MP4 = b"\x00\x00\x00\x18ftypisom\x00\x00\x02\x00isomiso2"
 FLAC_LIE = b"fLaC\x80\x00\x00\x22" + struct.pack(">HH", 4096, 4096) + bytes(6) + b"\x03\xe8\x00\xf0\xff\xff\xff\xff" + bytes(16)
 
 FILES: dict[str, Callable[[], bytes]] = {
@@ -73,7 +75,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     "unknown codec": lambda: wav_header(kind=0x4242) + bytes(3200),
     "a lying flac": lambda: FLAC_LIE + NOISE,
     "a lying ogg": lambda: b"OggS" + NOISE,
-    "a lying mp4": lambda: b"\x00\x00\x00\x18ftypisom\x00\x00\x02\x00isomiso2" + struct.pack(">I", 0x7FFFFFFF) + b"moov" + NOISE,
+    "a lying mp4": lambda: MP4 + struct.pack(">I", 0x7FFFFFFF) + b"moov" + NOISE,
     "video without sound": video_only,
     "ten silent hours": silent_hours,
     "a playlist of files": lambda: b"#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n",
