@@ -21,6 +21,7 @@ from .capabilities import capabilities
 from .config import Config
 from .doors import Refused, cors, refusal
 from .errors import ApiError
+from .openapi import show
 from .realtime import realtime
 from .services import SERVICES, Services
 from .tls import context
@@ -89,6 +90,9 @@ def make_app(services: Services) -> web.Application:
     app.router.add_get("/health", health)
     app.router.add_get("/health/ready", ready)
     app.router.add_get("/version", show_version)
+    as_json, as_page = show(package_version())
+    app.router.add_get("/openapi.json", as_json)
+    app.router.add_get("/docs", as_page)
     app.router.add_get("/v1/realtime", realtime)
     app.router.add_post("/v1/realtime", calls.create_call)
     app.router.add_post("/v1/realtime/calls", calls.create_call)

@@ -84,7 +84,7 @@ def window_steps(m: Model, audio: F32, ask: Ask, ops: ModuleType = cpu) -> Gener
     yield
     if ask.text:
         tokens = tuple(m.tokenizer.encode(" " + ask.text.strip(), add_special_tokens=False).ids)
-        words = tuple(whisper_align.align(m, x, tokens[:400], seconds, language, ops))
+        words = _tightened(whisper_align.align(m, x, tokens[:400], seconds, language, ops), audio)
         return Window(ask.text, language, (), words, 0.0, 0.0, 0.0, 0.0)
     how = whisper_decode.Options(
         beam=5, temperatures=(ask.temperature,), language=language, task=ask.task, timestamps=True,
@@ -103,7 +103,7 @@ def window_steps(m: Model, audio: F32, ask: Ask, ops: ModuleType = cpu) -> Gener
     yield
     spoken: tuple[whisper_align.Word, ...] = ()
     if ask.words and result.text and ask.task == "transcribe":
-        spoken = tuple(whisper_align.align(m, x, result.tokens, seconds, language, ops))
+        spoken = _tightened(whisper_align.align(m, x, result.tokens, seconds, language, ops), audio)
     raw = result.text.encode()
     return Window(
         result.text, language, _segments(m, result, seconds), spoken, result.avg_logprob, result.no_speech_prob,
@@ -138,6 +138,25 @@ def _prompt(m: Model, text: str) -> tuple[int, ...]:
         return ()
     ids = m.tokenizer.encode(" " + text.strip(), add_special_tokens=False).ids
     return tuple(t for t in ids if t < m.special.eot)[-100:]
+
+
+def _tightened(words: list[whisper_align.Word], audio: F32) -> tuple[whisper_align.Word, ...]:
+    """Words without the silence around them: attention gives a pause to the word before it or after it."""
+    block = SAMPLE_RATE // 100
+    levels = np.sqrt(np.square(audio[: len(audio) // block * block].reshape(-1, block)).mean(1))
+    if not len(levels):
+        return tuple(words)
+    smooth = np.convolve(levels, np.full(5, 0.2, np.float32), "same")  # a click of 10 ms is no speech
+    loud = smooth > max(0.1 * float(np.quantile(levels, 0.9)), 0.003)
+    out = []
+    for word in words:
+        first, last = int(word.start_s * 100), int(np.ceil(word.end_s * 100))
+        heard = np.flatnonzero(loud[first:last])
+        if len(heard):
+            start, end = (first + int(heard[0])) / 100, (first + int(heard[-1]) + 1) / 100
+            word = word._replace(start_s=max(word.start_s, start), end_s=min(word.end_s, end))
+        out.append(word)
+    return tuple(out)
 
 
 def _segments(m: Model, result: whisper_decode.Result, seconds: float) -> tuple[Segment, ...]:

@@ -16,7 +16,8 @@ RATE = 16000
 FRAME = 512  # samples of one probability
 LONGEST = 28 * RATE // FRAME  # frames of a window
 VOICED, SILENT = 0.5, 0.35
-MARGIN = 8  # frames of silence kept around speech
+MARGIN = 8  # frames of silence kept around a window's speech
+TIGHT = 2  # and around each span of it
 PAUSE = 13  # frames: 0.4 s
 GAP = 47  # frames: a silence of 1.5 s ends a window that has enough speech
 ENOUGH = 10 * RATE // FRAME
@@ -84,7 +85,8 @@ class Cutter:
         if not spans:
             return []
         self._soon = False
-        first, last = spans[0][0], min(spans[-1][1], len(sound))
+        around = (MARGIN - TIGHT) * FRAME
+        first, last = max(0, spans[0][0] - around), min(spans[-1][1] + around, len(sound))
         window = sound[first:last]
         return [Window(start + first, window, tuple((a - first, min(b, last) - first) for a, b in spans))]
 
@@ -96,13 +98,13 @@ def _runs(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 
 def speech_spans(probs: list[float]) -> list[tuple[int, int]]:
-    """Stretches of speech with a margin around each, in samples; what is closer than the margins is one."""
+    """Stretches of speech with a narrow margin around each, in samples; what is closer than the margins is one."""
     p = np.asarray(probs, np.float32)
     out: list[tuple[int, int]] = []
     for a, b in _runs(p >= SILENT):
         if p[a:b].max() < VOICED or b - a < 2:
             continue
-        first, end = max(0, a - MARGIN), min(len(p), b + MARGIN)
+        first, end = max(0, a - TIGHT), min(len(p), b + TIGHT)
         if out and first <= out[-1][1]:
             out[-1] = (out[-1][0], end)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -20,7 +20,6 @@ F32 = npt.NDArray[np.float32]
 
 VAD_BLOCK = 32 * FRAME  # about a second: a longer one would hold back the calls' own windows
 INTERACTIVE_S = 60.0  # of a recording; what comes after is bulk work
-TAIL_CHARS = 200  # of the text before a window that its transcription leans on
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +68,15 @@ async def windows(engine: EngineClient, sound: AsyncIterator[F32], tally: Tally,
             block = np.pad(left, (0, -len(left) % FRAME)).astype(np.float32)
             fed += len(block)
             for window in cutter.feed(block, await _probs(ears, block, fed)):
-                yield window
+                yield _real(window, tally)
     for window in cutter.finish():
-        yield window
+        yield _real(window, tally)
+
+
+def _real(window: Window, tally: Tally) -> Window:
+    """The window without what filled the recording's last frame up."""
+    end = round(tally.seconds * RATE) - window.start
+    return window if end >= len(window.sound) else replace(window, sound=window.sound[:end])
 
 
 async def _probs(ears: Use, block: F32, until: int) -> list[float]:
@@ -87,20 +92,19 @@ async def _probs(ears: Use, block: F32, until: int) -> list[float]:
 
 
 async def transcribe(engine: EngineClient, sound: AsyncIterator[F32], wish: Wish, tally: Tally) -> AsyncIterator[Part]:
-    """What a recording says, window by window. Raises NotAudio, WorkFailed, WorkRefused, EngineUnavailable."""
+    """What a recording says, window by window; each is heard by itself, since a model that is shown the text before
+    leaves out what is said again. Raises NotAudio, WorkFailed, WorkRefused, EngineUnavailable."""
     tally.language = wish.language
-    before = wish.prompt
     async with Use(engine, "stt", "interactive") as soon, Use(engine, "stt", "bulk") as later:
         async for window in windows(engine, sound, tally, wish.soon):
             use = soon if window.start < INTERACTIVE_S * RATE else later
             heard: p.Heard = await use.one(
                 p.Hear(
-                    window.sound.tobytes(), tally.language, wish.task, before, wish.temperature,
+                    window.sound.tobytes(), tally.language, wish.task, wish.prompt, wish.temperature,
                     wish.words and wish.task == "transcribe",
                 )
             )  # fmt: skip
             if not heard.text:
                 continue
             tally.language = tally.language or heard.language
-            before = f"{wish.prompt} {heard.text[-TAIL_CHARS:]}".strip()
             yield Part(window.start / RATE, heard)

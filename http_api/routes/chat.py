@@ -93,7 +93,7 @@ async def parse(services: Services, f: Fields) -> Wanted:
     n = f.integer("n", 1, MAX_CHOICES, 1) or 1
     if speak is not None and (n > 1 or ask.schema is not None or tools):
         raise bad("modalities", "'modalities': audio goes with one answer of plain text", "unsupported_value")
-    f.labels("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
+    f.labels("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options")
     f.only("store", (False,), "chat completions are not stored here; /v1/responses stores")
     f.only("service_tier", ("auto", "default"), "there is one tier of service")
     f.only("reasoning_effort", ("none", "minimal"), "this model does not reason")

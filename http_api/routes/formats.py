@@ -70,12 +70,12 @@ class Output:
 
 
 def _speaker_of(word: Line, turns: list[SpeakerTurn]) -> str:
-    """Whose turn covers most of the word, or is nearest."""
+    """Whose turn covers most of the word's beginning (its end may hold a pause), or is nearest."""
     if not turns:
         return "A"
 
     def distance(t: SpeakerTurn) -> float:
-        overlap = min(word.end, t.end_s) - max(word.start, t.start_s)
+        overlap = min(word.end, word.start + 0.4, t.end_s) - max(word.start, t.start_s)
         return -overlap
 
     return min(turns, key=distance).speaker

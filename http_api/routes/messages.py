@@ -86,7 +86,11 @@ def parse(services: Services, f: Fields, counting: bool = False) -> Wanted:
     given = {"temperature": f.number("temperature", 0, 1), "top_p": f.number("top_p", 0, 1)}
     sampled: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     streaming = f.flag("stream")
-    f.labels("metadata", "cache_control")
+    output = Fields(f.object("output_config") or {}, "output_config")
+    schema = _format(output)
+    output.only("effort", ("low",), "this model does not reason")
+    output.finish()
+    f.labels("metadata", "cache_control", "user_profile_id")
     f.only("top_k", (), "use top_p")
     thinking = f.object("thinking")
     if thinking is not None and thinking.get("type") != "disabled":
@@ -94,9 +98,22 @@ def parse(services: Services, f: Fields, counting: bool = False) -> Wanted:
     f.only("service_tier", ("auto", "standard_only"), "there is one tier of service")
     f.finish()
     ask = Ask(
-        turns=tuple(turns), tools=tools, choice=choice, parallel=parallel, max_tokens=limit, stop=stop, **sampled
+        turns=tuple(turns), tools=tools, choice=choice, parallel=parallel, schema=schema, max_tokens=limit, stop=stop,
+        **sampled,
     )
     return Wanted(ask, model, streaming)
+
+
+def _format(output: Fields) -> dict[str, Any] | None:
+    """`output_config.format`: the schema that the answer must fit."""
+    value = output.object("format")
+    if value is None:
+        return None
+    f = Fields(value, output.path("format"))
+    f.text("type", choices=("json_schema",))
+    schema = asking.schema_of(f.need("schema"), f.path("schema"))
+    f.finish()
+    return schema
 
 
 def _tool(value: Any, index: int) -> Tool:

@@ -59,6 +59,13 @@ def parse(request: web.Request, f: Form, task: Task) -> Wanted:
         f.only("chunking_strategy", ("auto", '"auto"', '{"type":"server_vad"}'), "recordings are cut by voice activity alone")
         speakers = f.integer("num_speakers", 1, 20)
         f.only("include", ([],), "the log-probabilities of tokens are not given")
+        keywords = [str(x) for x in f.array("keywords") or []]
+        if keywords:
+            prompt = f"{prompt} {', '.join(keywords)}"[:MAX_PROMPT].strip()
+        listed = [code_of(str(x)) for x in f.array("languages") or []]
+        if len(listed) > 1:
+            raise f.refuse("languages", "a recording is heard in one language; leave it out to find out", "unsupported_value")
+        language = language or (listed[0] if listed else "")
         f.only("known_speaker_names", ([],), "speakers are told apart, not recognized")
         f.only("known_speaker_references", ([],), "speakers are told apart, not recognized")
     f.finish()
