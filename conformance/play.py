@@ -12,7 +12,14 @@ from bargein.realtime.ids import Epoch, ItemId
 from bargein.realtime.invariants import check_state, check_step
 from bargein.realtime.machine import step
 from bargein.realtime.settings import Limits, Settings, apply, parse
-from bargein.realtime.state import Session, Silent, Stopped
+from bargein.realtime.state import Active, Session, Silent, Stopped
+
+
+def phases(s: Session) -> str:
+    """The state as its variants: "Speaking.Idle", or "Pending", "Terminated"."""
+    if not isinstance(s.phase, Active):
+        return type(s.phase).__name__
+    return f"{type(s.vad).__name__}.{type(s.resp).__name__}"
 
 
 class Play:
@@ -20,6 +27,7 @@ class Play:
 
     def __init__(self, *, limits: Limits | None = None, **settings: Any) -> None:
         self.state = Session()
+        self.pairs: set[tuple[str, str]] = set()  # (phases, input) that were met
         self.at = 1000.0
         self.audio_ms = 0
         self.filled_ms = 0
@@ -33,6 +41,7 @@ class Play:
 
     def tell(self, ev: e.Input) -> list[f.Effect]:
         before = self.state
+        self.pairs.add((phases(before), type(ev).__name__))
         self.state, effects = step(before, ev)
         check_state(self.state)
         check_step(before, self.state)

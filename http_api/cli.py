@@ -36,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     _models_parser(commands)
     _bench_parser(commands)
     _replay_parser(commands)
+    _conformance_parser(commands)
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(run=_version)
     return parser
@@ -99,6 +100,12 @@ def _replay_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     replay.add_argument("--effects", type=Path, metavar="OUT", help="write every step's effects")
     replay.add_argument("--against", type=Path, metavar="FILE2", help="compare with effects that another build wrote")
     replay.set_defaults(run=_replay)
+
+
+def _conformance_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    conformance = commands.add_parser("conformance", help="prove the session contract: fixtures, servers, traces")
+    conformance.add_argument("rest", nargs=argparse.REMAINDER, help="run, check, diff, canonical, ... (--help)")
+    conformance.set_defaults(run=_conformance)
 
 
 def _version(args: argparse.Namespace) -> int:
@@ -202,6 +209,14 @@ def _replay(args: argparse.Namespace) -> int:
     except OSError as problem:
         return _fail(f"{problem.filename}: {problem.strerror}")
     return 0 if same else 1
+
+
+def _conformance(args: argparse.Namespace) -> int:
+    from bargein.conformance import cli
+
+    parser = argparse.ArgumentParser(prog="bargein conformance")
+    cli.add_arguments(parser)
+    return cli.main(parser.parse_args(args.rest))
 
 
 def _bench(args: argparse.Namespace) -> int:
