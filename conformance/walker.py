@@ -46,6 +46,7 @@ UPDATES = [
     {"instructions": "x"},
     {"profile": "fast"},
     {"eou": {"kind": "vad", "stack_silence": True}},
+    {"barge_in": {"mode": "cancel"}, "turn_detection": {"type": "semantic_vad", "barge_in_delay_ms": 1000}},
 ]
 
 
@@ -60,6 +61,8 @@ class Walker:
         limits = Limits(session_idle_timeout_s=self.rng.choice([None, None, 600]), context_tokens=700)
         self.p = Play(limits=limits)
         self.played: dict[int, int] = {}
+        for _ in range(self.rng.randrange(4)):  # walks begin in different places, or many settings are never met
+            self.p.tell(e.UpdateSession(self.p.at, parse(self.rng.choice(UPDATES))))
 
     def epoch(self) -> Epoch:
         """Mostly the living one, sometimes a stale or an unknown one."""
