@@ -27,7 +27,7 @@ test: setup
 
 lint: $(VENV)/.made
 	@$(VENV)/bin/ruff check .
-	@MYPYPATH=.ns $(VENV)/bin/mypy -p bargein.realtime -p bargein.pipeline -p bargein.engine -p bargein.http_api -p bargein.client
+	@MYPYPATH=.ns $(VENV)/bin/mypy -p bargein.realtime -p bargein.pipeline -p bargein.engine -p bargein.http_api -p bargein.client -p bargein.conformance
 
 bench: setup
 	@$(VENV)/bin/bargein bench $(ARGS)

@@ -17,9 +17,9 @@ from bargein.pipeline.runner import SessionRunner
 from bargein.pipeline.transports.sdp import BadOffer
 from bargein.pipeline.transports.webrtc import WebRtcTransport
 from bargein.realtime import events as e
+from bargein.realtime.dialects import Dialect, asked_for
 from bargein.realtime.names import is_known_model
 from bargein.realtime.settings import Settings, SettingsError, apply, echo, parse
-from bargein.realtime.wire import Dialect
 
 from .doors import Grant, Refused, admit, offered_protocols, refusal
 from .secrets import DEFAULT_S, MAX_S, MIN_S
@@ -92,6 +92,11 @@ def session_settings(services: Services, *updates: dict[str, Any], base: Setting
     return settings
 
 
+def asked_dialect(request: web.Request) -> Dialect | None:
+    """The dialect that the request asks for, if it does."""
+    return asked_for(request.query.get("events"), request.headers.get("OpenAI-Beta"), offered_protocols(request))
+
+
 def admitted(request: web.Request, *, ephemeral: bool = True) -> Grant:
     """Raises Refused."""
     services = request.app[SERVICES]
@@ -111,7 +116,7 @@ async def create_call(request: web.Request) -> web.Response:
     if "pacer" not in services.config.session:
         base = apply(base, parse({"pacer": {"lead_ms": RTC_LEAD_MS}}))
     settings = session_settings(services, model, grant.session, session, base=base)
-    dialect: Dialect = "extended" if request.query.get("events") == "extended" else "ga"
+    dialect = asked_dialect(request)
     if (full := services.why_full()) is not None:
         return full
     with services.opening():

@@ -35,10 +35,11 @@ def _parser() -> argparse.ArgumentParser:
     _call_parser(commands)
     _models_parser(commands)
     _bench_parser(commands)
+    _replay_parser(commands)
+    _conformance_parser(commands)
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(run=_version)
     return parser
-
 
 
 def _serve_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -90,6 +91,21 @@ def _bench_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     bench.add_argument("what", choices=("call", "models", "words", "barge", "hold"), help="what to measure")
     bench.add_argument("rest", nargs=argparse.REMAINDER, help="options of that benchmark (--help)")
     bench.set_defaults(run=_bench)
+
+
+def _replay_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    replay = commands.add_parser("replay", help="run a recorded call through the turn machine again")
+    replay.add_argument("journal", type=Path, metavar="FILE", help="the .jsonl of a recording")
+    replay.add_argument("--step", action="store_true", help="print each input, its effects and what changed")
+    replay.add_argument("--effects", type=Path, metavar="OUT", help="write every step's effects")
+    replay.add_argument("--against", type=Path, metavar="FILE2", help="compare with effects that another build wrote")
+    replay.set_defaults(run=_replay)
+
+
+def _conformance_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    conformance = commands.add_parser("conformance", help="prove the session contract: fixtures, servers, traces")
+    conformance.add_argument("rest", nargs=argparse.REMAINDER, help="run, check, diff, canonical, ... (--help)")
+    conformance.set_defaults(run=_conformance)
 
 
 def _version(args: argparse.Namespace) -> int:
@@ -181,6 +197,26 @@ def _call(args: argparse.Namespace) -> int:
     except CallFailed as problem:
         return _fail(problem)
     return 0
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from bargein.pipeline.replay import JournalError, replay
+
+    try:
+        same = replay(args.journal, show=args.step, against=args.against, effects_to=args.effects)
+    except JournalError as problem:
+        return _fail(problem)
+    except OSError as problem:
+        return _fail(f"{problem.filename}: {problem.strerror}")
+    return 0 if same else 1
+
+
+def _conformance(args: argparse.Namespace) -> int:
+    from bargein.conformance import cli
+
+    parser = argparse.ArgumentParser(prog="bargein conformance")
+    cli.add_arguments(parser)
+    return cli.main(parser.parse_args(args.rest))
 
 
 def _bench(args: argparse.Namespace) -> int:

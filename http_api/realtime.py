@@ -10,9 +10,9 @@ from aiohttp import web
 from bargein.engine.client import EngineUnavailable
 from bargein.pipeline.runner import SessionRunner
 from bargein.pipeline.transports.websocket import WebSocketTransport, serve
-from bargein.realtime.wire import MAX_EVENT_BYTES, Dialect
+from bargein.realtime.wire import MAX_EVENT_BYTES
 
-from .calls import admitted, session_settings, sideband
+from .calls import admitted, asked_dialect, session_settings, sideband
 from .doors import offered_protocols, refusal
 from .services import SERVICES
 
@@ -27,7 +27,7 @@ async def realtime(request: web.Request) -> web.StreamResponse:
         return refusal(426, "this address speaks WebSocket", Upgrade="websocket")
     if call_id := request.query.get("call_id"):
         return await sideband(request, call_id)
-    dialect: Dialect = "extended" if request.query.get("events") == "extended" else "ga"
+    dialect = asked_dialect(request)
     if (full := services.why_full()) is not None:
         return full
     settings = session_settings(services, _first_update(request), grant.session)

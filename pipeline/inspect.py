@@ -60,7 +60,7 @@ def to_line(record: Record) -> bytes:
 class Sink(Protocol):
     """A recording: takes what happens as it happens, without waiting."""
 
-    def input(self, ev: e.Input) -> None: ...
+    def input(self, ev: e.Input, effects: tuple[f.Effect, ...]) -> None: ...
     def record(self, record: Record) -> None: ...
     def mic(self, x: F32, at_ms: float) -> None: ...
     def out(self, pcm: bytes, at_ms: float) -> None: ...
@@ -178,7 +178,7 @@ class Watch:
         """One step of the machine: its input, the state after it, its effects."""
         try:
             if self._sink is not None:
-                self._sink.input(ev)
+                self._sink.input(ev, effects)
             self._input(ev)
             for effect in effects:
                 self._effect(effect, ev.at)

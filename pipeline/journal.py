@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from hashlib import blake2b
 from types import ModuleType
 from typing import Any
 
 import msgspec
 
 from bargein.realtime import conversation, settings
+from bargein.realtime import effects as f
 from bargein.realtime import events as e
 
 
@@ -72,6 +74,13 @@ def decode(value: Any) -> Any:
     if name not in CLASSES:
         raise ValueError(f"a journal of another version: it holds a {name}")
     return CLASSES[name](**{k: decode(v) for k, v in value.items() if k != "_"})
+
+
+def digest(effects: tuple[f.Effect, ...]) -> str:
+    """16 hex digits that stand for a step's effects, byte for byte; empty where there are none."""
+    if not effects:
+        return ""
+    return blake2b(msgspec.json.encode(encode(effects)), digest_size=8).hexdigest()
 
 
 def inputs(lines: list[str]) -> list[e.Input]:

@@ -1,8 +1,9 @@
 """Recordings of sessions on disk: a journal (JSON lines) and one WAV for each side, all on one time axis.
 
-A session hands over and goes on; one thread writes. `<session>.jsonl` begins with a header line, then has `{"in": …}`
-lines (inputs of the turn machine, `journal.py`) and `{"rec": …}` lines (inspector records). `<session>.mic.wav` is 16 kHz,
-`<session>.out.wav` 24 kHz; both begin with the session. Old recordings go by age and by total size.
+A session hands over and goes on; one thread writes. `<session>.jsonl` begins with a header line, then has `{"in": …,
+"fx": …}` lines (inputs of the turn machine and a digest of what each led to, `journal.py`) and `{"rec": …}` lines
+(inspector records). `<session>.mic.wav` is 16 kHz, `<session>.out.wav` 24 kHz; both begin with the session. Old
+recordings go by age and by total size.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
+from bargein.realtime import effects as f
 from bargein.realtime import events as e
 
 from .audio import F32, IN_RATE, OUT_RATE
 from .inspect import Record
-from .journal import encode
+from .journal import digest, encode
 
 log = logging.getLogger("bargein.recording")
 
 BACKLOG = 50_000  # jobs that may wait for the disk; more are dropped and counted
 SLACK_MS = 120  # audio that comes this late is not moved on the time axis
+FLUSH_S = 0.5
 PARTS = (".jsonl", ".mic.wav", ".out.wav")
 
 
@@ -142,6 +145,7 @@ class Recording:
         self._recorder, self._id = recorder, session_id
         self._origin_ms = time.monotonic() * 1000
         self._dropped = 0
+        self._flushed = 0.0
         self._journal: IO[bytes] | None = None
         self._mic: WavFile | None = None
         self._out: WavFile | None = None
@@ -161,10 +165,13 @@ class Recording:
         if not self._recorder.do(job):
             self._dropped += 1
 
-    def input(self, ev: e.Input) -> None:
+    def input(self, ev: e.Input, effects: tuple[f.Effect, ...]) -> None:
         def write() -> None:
             if self._journal is not None:
-                self._journal.write(msgspec.json.encode({"in": encode(ev)}) + b"\n")
+                self._journal.write(msgspec.json.encode({"in": encode(ev), "fx": digest(effects)}) + b"\n")
+                if time.monotonic() - self._flushed > FLUSH_S:  # a killed process loses no more than that
+                    self._journal.flush()
+                    self._flushed = time.monotonic()
 
         self._do(write)
 

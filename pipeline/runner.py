@@ -7,6 +7,7 @@ right after the running one). So nothing can come between a barge-in and its con
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import secrets
 from collections import deque
@@ -17,11 +18,12 @@ from bargein.engine.client import EngineClient
 from bargein.realtime import alphabet as a
 from bargein.realtime import effects as f
 from bargein.realtime import events as e
+from bargein.realtime.dialects import Dialect, of_first_update
 from bargein.realtime.invariants import check_state, check_step
 from bargein.realtime.machine import step
 from bargein.realtime.settings import Limits, Settings
 from bargein.realtime.state import Active, Session, Terminated
-from bargein.realtime.wire import Append, Dialect, Encoder, read
+from bargein.realtime.wire import Append, Encoder, read
 
 from .audio import F32
 from .channel import Epochs
@@ -50,7 +52,10 @@ class Transport(Protocol):
 
 
 class SessionRunner:
-    """One call. Create, `open`, feed with `receive` (or `append`), await `run`."""
+    """One call. Create, `open`, feed with `receive` (or `append`), await `run`.
+
+    `dialect`: None leaves the choice to the first `session.update`; until then it is GA's.
+    """
 
     def __init__(
         self,
@@ -59,14 +64,15 @@ class SessionRunner:
         source: ChatSource,
         transport: Transport,
         settings: Settings,
-        dialect: Dialect,
+        dialect: Dialect | None,
         model_used: str,
         limits: Limits | None = None,
         inspections: Callable[[str], Watch] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport, self._source = transport, source
-        self._encoder = Encoder(dialect, model_used, playback=transport.carries_audio)
+        self._chosen = dialect is not None
+        self._encoder = Encoder(dialect or "ga", model_used, playback=transport.carries_audio)
         self._settings = settings
         self._inspections = inspections
         self._watch: Watch | None = None  # made when the session has its id
@@ -146,7 +152,16 @@ class SessionRunner:
         if isinstance(message, Append):
             self.append(message.audio, message.event_id)
         else:
+            if isinstance(message, e.UpdateSession) and not self._chosen:
+                self._choose(raw)
             self.tell(message)
+
+    def _choose(self, raw: str | bytes) -> None:
+        """The first update that is accepted says which dialect this client speaks."""
+        self._chosen = True
+        dialect = of_first_update(json.loads(raw)["session"])
+        self._encoder.dialect = dialect
+        self.hearing.show_partials(dialect == "extended")
 
     def append(self, audio: bytes, event_id: str | None = None) -> None:
         """Input audio in the session's input format."""

@@ -66,11 +66,14 @@ def stop(d: Draft, vad: Speaking, mark: Pause) -> None:
         flush=flush,
         ask=None,
     )
-    if s.eou.kind == "vad":
+    if s.eou.kind == "vad" and not s.eou.stack_silence:
         commit(d, stopped, mark.audio_end_ms, "silence")
         return
     d.set(vad=stopped)
-    question.ask(d, stopped, mark.audio_end_ms, mark.last_voiced_ms)
+    if s.eou.kind == "vad":  # as in version 3: the wait comes on top of the silence
+        d.arm("commit", d.at + s.eou.min_delay_ms)
+    else:
+        question.ask(d, stopped, mark.audio_end_ms, mark.last_voiced_ms)
     cap = hard_cap_ms(s.eou.silence_hard_cap_ms, DEFAULT_CAP_MS, s.eou.max_delay_ms)
     d.arm("hard_cap", stopped.last_voiced_at + cap)
 

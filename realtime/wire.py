@@ -1,7 +1,7 @@
 """The wire: client events in, server events out. Pure functions and one counter for event ids.
 
 In: JSON to inputs of the machine; what cannot be read becomes a fault that names the field. Out: the internal alphabet
-to a dialect's events. `ga` carries only what OpenAI's clients know; `extended` adds our own.
+to a dialect's events. `ga` carries only what OpenAI's clients know; `extended` adds our own; `beta` is in `dialects`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import binascii
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from . import alphabet as a
 from . import events as e
 from .conversation import FunctionCall, FunctionOutput, Item, Message, Part
+from .dialects import Dialect, beta
 from .ids import ItemId
 from .settings import FORMATS, SettingsError, echo, ga_format, parse, tool_choice, tools, voice
 
-Dialect = Literal["ga", "extended"]
 JsonObject = dict[str, Any]
 
 MAX_EVENT_BYTES = 16 * 2**20
@@ -113,6 +113,13 @@ def _update(ev: JsonObject, at: float, event_id: str | None, _: str) -> e.Input:
     if not isinstance(session, dict):
         raise Fault("session must be an object", "session")
     return e.UpdateSession(at, parse(session), event_id)
+
+
+def _update_transcription(ev: JsonObject, at: float, event_id: str | None, input_format: str) -> e.Input | Append:
+    """Beta's own event for a transcription session."""
+    session = ev.get("session")
+    typed = session | {"type": "transcription"} if isinstance(session, dict) else session
+    return _update(ev | {"session": typed}, at, event_id, input_format)
 
 
 def _part(part: Any, path: str, role: str) -> Part:
@@ -250,6 +257,7 @@ Reader = Callable[[JsonObject, float, str | None, str], e.Input | Append]
 
 _READERS: dict[str, Reader] = {
     "session.update": _update,
+    "transcription_session.update": _update_transcription,
     "session.close": lambda ev, at, i, f: e.CloseSession(at, i),
     "input_audio_buffer.append": _append,
     "input_audio_buffer.commit": lambda ev, at, i, f: e.CommitBuffer(at, i),
@@ -346,6 +354,9 @@ def render(ev: a.ServerEvent, dialect: Dialect, audio: bytes = b"", model_used: 
 
     `audio`: the frame's bytes in the session's output format, for AudioDelta.
     """
+    if dialect == "beta":
+        shown = render(ev, "ga", audio, model_used)
+        return None if shown is None else beta(shown)
     extended = dialect == "extended"
     match ev:
         case a.AudioDelta(response_id, item_id, index):

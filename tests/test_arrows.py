@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "pipeline": {"realtime", "engine"},
     "client": {"realtime"},
     "conformance": {"realtime"},
-    "http_api": {"pipeline", "realtime", "engine", "models", "client"},
+    "http_api": {"pipeline", "realtime", "engine", "models", "client", "conformance"},
 }
 
 

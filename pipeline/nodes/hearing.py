@@ -86,6 +86,10 @@ class Hearing:
 
     # --- audio ---
 
+    def show_partials(self, wanted: bool) -> None:
+        """Whether words are asked for while somebody speaks, for the client to see."""
+        self._partials = wanted
+
     def set_format(self, input_format: str) -> None:
         if input_format != self._decoder.fmt:
             self._decoder = Decoder(input_format)

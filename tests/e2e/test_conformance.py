@@ -1,0 +1,108 @@
+"""The contract on a real server: live scenarios, dialects on the wire, the journal of a real call."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.sync.client import connect
+
+from bargein.client.audio import read_wav
+from bargein.conformance.live import SCENARIOS, play
+from bargein.http_api.cli import main
+from bargein.pipeline import replay
+
+from .conftest import DATA, Served, serving
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda x: x.__name__)
+def test_live(server: Served, scenario: Any) -> None:
+    assert play(scenario, server.url) == []
+
+
+def test_the_command_drives_a_server(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conformance", "run", "--server", f"http://127.0.0.1:{server.port}"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{len(SCENARIOS)} passed, 0 failed"
+    assert main(["conformance", "run", "--server", "ws://127.0.0.1:9"]) == 2
+
+
+def first_update(url: str, session: dict[str, Any] | None, **how: Any) -> list[dict[str, Any]]:
+    """What a server says first, and to an update and a typed item."""
+    with connect(url, **how) as ws:
+        if session is not None:
+            ws.send(json.dumps({"type": "session.update", "session": session}))
+        item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}
+        ws.send(json.dumps({"type": "conversation.item.create", "item": item}))
+        ws.send(json.dumps({"type": "session.close"}))
+        return [json.loads(text) for text in ws]
+
+
+@pytest.mark.parametrize(
+    ("query", "how", "session"),
+    [
+        ("", {"additional_headers": {"OpenAI-Beta": "realtime=v1"}}, None),
+        ("", {"subprotocols": ["realtime", "openai-beta.realtime-v1"]}, None),
+        ("?events=beta", {}, None),
+        ("", {}, {"modalities": ["text"], "voice": "default"}),
+    ],
+)
+def test_a_beta_client_gets_beta_events(server: Served, query: str, how: Any, session: Any) -> None:
+    said = first_update(server.url + query, session, **how)
+    kinds = [ev["type"] for ev in said]
+    assert kinds[0] == "session.created" and "conversation.item.created" in kinds
+    assert "conversation.item.added" not in kinds and "session.done" not in kinds
+    flat = said[1]["session"] if session else said[0]["session"]
+    assert flat["input_audio_format"] == "pcm16" and flat["modalities"] == (["text"] if session else ["text", "audio"])
+
+
+def test_the_first_update_may_ask_for_the_extended_dialect(server: Served) -> None:
+    kinds = [ev["type"] for ev in first_update(server.url, {"type": "realtime", "events": "extended"})]
+    assert kinds[-1] == "session.done" and "conversation.item.added" in kinds
+    kinds = [ev["type"] for ev in first_update(server.url, {"type": "realtime"})]
+    assert "session.done" not in kinds and kinds[-1] == "conversation.item.done"
+
+
+def talk(server: Served, *, seconds: float) -> None:
+    """Ask a question aloud; stop listening after a while, wherever the reply is."""
+    pcm = read_wav(DATA / "questions" / "capital.wav")
+    with connect(server.url + "?events=extended", max_size=2**24) as ws:
+        ws.send(json.dumps({"type": "session.update", "session": {"type": "realtime", "profile": "fast"}}))
+        for n in range(0, len(pcm) + 24000, 480):
+            frame = pcm[n : n + 480].tobytes().ljust(960, b"\0")
+            ws.send(json.dumps({"type": "input_audio_buffer.append", "audio": base64.b64encode(frame).decode()}))
+            time.sleep(0.02)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            try:
+                if json.loads(ws.recv(0.2))["type"] == "response.done":
+                    return
+            except TimeoutError:
+                pass
+
+
+def test_the_journal_of_a_real_call_replays_also_after_a_kill(tmp_path: Path) -> None:
+    folder = tmp_path / "recordings"
+    running = serving(tmp_path / "log", "--set", f"inspector.session_dir={folder}")
+    server = next(running)
+    talk(server, seconds=40)
+    (whole,) = folder.glob("*.jsonl")
+    done = list(replay.steps(replay.load(whole)))
+    assert len(done) > 100 and all(x.same for x in done)
+    assert "ResponseDone" in "".join(repr(x.effects) for x in done)
+    with connect(server.url) as ws:
+        ws.recv()
+        for _ in range(100):
+            ws.send(json.dumps({"type": "input_audio_buffer.append", "audio": "AAAA" * 1280}))
+            time.sleep(0.02)
+        os.kill(server.pid, signal.SIGKILL)
+    (killed,) = set(folder.glob("*.jsonl")) - {whole}
+    done = list(replay.steps(replay.load(killed)))
+    assert len(done) > 20 and all(x.same for x in done)
+    with pytest.raises(StopIteration):
+        next(running)
