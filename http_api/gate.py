@@ -116,6 +116,8 @@ async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
             response = await _guarded(request, handler)
             status = response.status
             return response
+        except ConnectionError:  # nobody is there to answer
+            return web.Response(status=status)
         finally:
             metrics.count(route, request.method, status, time.monotonic() - started)
             log.info("%s %s %s %.0f ms %s", request.method, route, status, 1000 * (time.monotonic() - started),

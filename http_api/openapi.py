@@ -16,6 +16,7 @@ Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}
 FLAG: Schema = {"type": "boolean"}
 OBJECT: Schema = {"type": "object"}
+MODEL: Schema = {"anyOf": [{"type": "string", "enum": ["default"]}, {"type": "string"}]}
 FILE: Schema = {"type": "string", "format": "binary"}
 
 
@@ -48,7 +49,7 @@ SAMPLING: Schema = {
     "stream": FLAG, "stream_options": OBJECT, "user": TEXT,
 }  # fmt: skip
 VOICE: Schema = {"anyOf": [TEXT, OBJECT]}
-HEARING: Schema = {"file": FILE, "model": TEXT, "prompt": TEXT, "temperature": number(0, 1)}
+HEARING: Schema = {"file": FILE, "model": MODEL, "prompt": TEXT, "temperature": number(0, 1)}
 HEARD = one_of("json", "text", "srt", "verbose_json", "vtt", "diarized_json")
 JSON, FORM, SSE = "application/json", "multipart/form-data", "text/event-stream"
 
@@ -57,17 +58,17 @@ ROUTES: dict[tuple[str, str], tuple[str, str | None, Schema, tuple[str, ...], tu
     ("/v1/models", "get"): ("The models that run", None, {}, (), (JSON,)),
     ("/v1/models/{model}", "get"): ("One of them", None, {}, (), (JSON,)),
     ("/v1/chat/completions", "post"): ("Answer a conversation", JSON, SAMPLING | {
-        "model": TEXT, "messages": MESSAGES, "n": whole(1, 8), "max_completion_tokens": whole(1, 10**6),
+        "model": MODEL, "messages": MESSAGES, "n": whole(1, 8), "max_completion_tokens": whole(1, 10**6),
         "max_tokens": whole(1, 10**6), "logprobs": FLAG, "top_logprobs": whole(0, 20), "tools": many(OBJECT),
         "tool_choice": {"anyOf": [TEXT, OBJECT]}, "parallel_tool_calls": FLAG, "response_format": OBJECT,
         "modalities": many(TEXT), "audio": OBJECT,
     }, ("model", "messages"), (JSON, SSE)),
     ("/v1/completions", "post"): ("Continue a text", JSON, SAMPLING | {
-        "model": TEXT, "prompt": ANY_TEXT, "n": whole(1, 8), "max_tokens": whole(1, 10**6), "logprobs": whole(0, 5),
+        "model": MODEL, "prompt": ANY_TEXT, "n": whole(1, 8), "max_tokens": whole(1, 10**6), "logprobs": whole(0, 5),
         "echo": FLAG,
     }, ("model", "prompt"), (JSON, SSE)),
     ("/v1/responses", "post"): ("Answer, and keep the answer", JSON, {
-        "model": TEXT, "input": {"anyOf": [TEXT, many(OBJECT)]}, "instructions": TEXT, "previous_response_id": TEXT,
+        "model": MODEL, "input": {"anyOf": [TEXT, many(OBJECT)]}, "instructions": TEXT, "previous_response_id": TEXT,
         "max_output_tokens": whole(1, 10**6), "temperature": number(0, 2), "top_p": number(0, 1), "tools": many(OBJECT),
         "tool_choice": {"anyOf": [TEXT, OBJECT]}, "parallel_tool_calls": FLAG, "text": OBJECT, "store": FLAG,
         "stream": FLAG, "metadata": OBJECT,
@@ -76,15 +77,15 @@ ROUTES: dict[tuple[str, str], tuple[str, str | None, Schema, tuple[str, ...], tu
     ("/v1/responses/{response_id}", "delete"): ("Forget a response", None, {}, (), (JSON,)),
     ("/v1/responses/{response_id}/input_items", "get"): ("What a response was asked", None, {}, (), (JSON,)),
     ("/v1/messages", "post"): ("Answer a conversation, in Anthropic's form", JSON, {
-        "model": TEXT, "messages": MESSAGES, "max_tokens": whole(1, 10**6), "system": CONTENT, "temperature": number(0, 1),
+        "model": MODEL, "messages": MESSAGES, "max_tokens": whole(1, 10**6), "system": CONTENT, "temperature": number(0, 1),
         "top_p": number(0, 1), "stop_sequences": many(TEXT), "tools": many(OBJECT), "tool_choice": OBJECT, "stream": FLAG,
         "output_config": OBJECT,
     }, ("model", "messages", "max_tokens"), (JSON, SSE)),
     ("/v1/messages/count_tokens", "post"): ("Count the tokens of a conversation", JSON, {
-        "model": TEXT, "messages": MESSAGES, "system": CONTENT, "tools": many(OBJECT),
+        "model": MODEL, "messages": MESSAGES, "system": CONTENT, "tools": many(OBJECT),
     }, ("model", "messages"), (JSON,)),
     ("/v1/audio/speech", "post"): ("Speak a text", JSON, {
-        "model": TEXT, "input": {"type": "string", "minLength": 1, "maxLength": 4096}, "voice": VOICE,
+        "model": MODEL, "input": {"type": "string", "minLength": 1, "maxLength": 4096}, "voice": VOICE,
         "response_format": one_of(*AUDIO), "speed": number(0.25, 4), "stream_format": one_of("audio", "sse"),
         "instructions": TEXT,
     }, ("model", "input", "voice"), ("audio/mpeg", "audio/ogg", "audio/aac", "audio/flac", "audio/wav", "audio/pcm", SSE)),
@@ -96,16 +97,16 @@ ROUTES: dict[tuple[str, str], tuple[str, str | None, Schema, tuple[str, ...], tu
         "response_format": one_of("json", "text", "srt", "verbose_json", "vtt"),
     }, ("file", "model"), (JSON, "text/plain", "text/vtt")),
     ("/v1/audio/alignments", "post"): ("When each word of a known text is said", FORM, {
-        "file": FILE, "text": TEXT, "model": TEXT, "language": TEXT,
+        "file": FILE, "text": TEXT, "model": MODEL, "language": TEXT,
     }, ("file", "text"), (JSON,)),
     ("/v1/audio/diarization", "post"): ("Who speaks when", FORM, {
-        "file": FILE, "model": TEXT, "num_speakers": whole(1, 20),
+        "file": FILE, "model": MODEL, "num_speakers": whole(1, 20),
     }, ("file",), (JSON,)),
     ("/v1/audio/embeddings", "post"): ("The vector of a voice", FORM, {
-        "file": FILE, "model": TEXT, "encoding_format": one_of("float", "base64"),
+        "file": FILE, "model": MODEL, "encoding_format": one_of("float", "base64"),
     }, ("file",), (JSON,)),
     ("/v1/embeddings", "post"): ("Vectors of texts", JSON, {
-        "model": TEXT, "input": ANY_TEXT, "encoding_format": one_of("float", "base64"), "dimensions": whole(1, 384),
+        "model": MODEL, "input": ANY_TEXT, "encoding_format": one_of("float", "base64"), "dimensions": whole(1, 384),
         "user": TEXT,
     }, ("model", "input"), (JSON,)),
     ("/health", "get"): ("The process is alive", None, {}, (), (JSON,)),

@@ -60,16 +60,19 @@ class Cutter:
         count = len(self._probs)
         p = np.asarray(self._probs, np.float32)
         voiced = np.flatnonzero(p >= VOICED)
-        if not len(voiced):
-            return count - MARGIN if count > 4 * MARGIN else None  # silence goes as it comes
-        quiet = count - 1 - int(np.flatnonzero(p >= SILENT)[-1])  # frames of silence at the end
-        if quiet >= GAP and count >= ENOUGH:
-            return count - quiet // 2
-        if self._soon and quiet >= PAUSE and count - quiet >= SOON:
-            return count - quiet // 2
+        pauses = _runs(p[:LONGEST] < SILENT)
+        if not len(voiced):  # silence goes as it comes, but for what may be an onset
+            last = int(np.flatnonzero(p < SILENT)[-1]) + 1 if pauses else 0
+            keep = min(count - last, LONGEST // 2) + MARGIN
+            return count - keep if count > keep + 3 * MARGIN else None
+        for a, b in pauses:
+            if a > voiced[0] and (
+                (b - a >= GAP and b >= ENOUGH) or (self._soon and b - a >= PAUSE and a - voiced[0] >= SOON)
+            ):
+                return (a + b) // 2
         if count < LONGEST:
             return None
-        runs = [(b - a, (a + b) // 2) for a, b in _runs(p[:LONGEST] < SILENT) if (a + b) // 2 >= ENOUGH]
+        runs = [(b - a, (a + b) // 2) for a, b in pauses if (a + b) // 2 >= ENOUGH]
         if runs and max(runs)[0] >= 3:
             return max(runs)[1]
         levels = np.square(self._sound[: LONGEST * FRAME].reshape(LONGEST, FRAME)).mean(1)

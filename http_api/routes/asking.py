@@ -47,7 +47,7 @@ def bias(fields: Fields) -> dict[int, float]:
     """`logit_bias`: token id (of the model that is loaded) to -100..100."""
     out: dict[int, float] = {}
     for key, value in (fields.object("logit_bias") or {}).items():
-        if not key.isdigit():
+        if not (key.isascii() and key.isdigit() and len(key) < 10):
             raise fields.refuse("logit_bias", f"{key[:20]!r} is not a token id", "invalid_value")
         if isinstance(value, bool) or not isinstance(value, int | float) or not -100 <= value <= 100:
             raise fields.refuse("logit_bias", f"the bias of {key} must be a number from -100 to 100", "invalid_value")

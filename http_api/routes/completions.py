@@ -16,7 +16,7 @@ from ..errors import bad
 from ..services import SERVICES, Services
 from . import asking
 from .chat import Choice, forward, gather
-from .fields import Fields, read_json
+from .fields import Fields, is_token_ids, read_json
 from .names import resolve
 from .streams import DONE, event, json_response, new_id, stream
 
@@ -86,14 +86,11 @@ def parse(services: Services, f: Fields) -> Wanted:
 
 
 def _prompts(value: Any) -> list[str | tuple[int, ...]]:
-    def ids(x: Any) -> bool:
-        return isinstance(x, list) and bool(x) and all(type(i) is int for i in x)
-
     if isinstance(value, str):
         return [value]
-    if ids(value):
+    if is_token_ids(value):
         return [tuple(value)]
-    if isinstance(value, list) and 0 < len(value) <= MAX_PROMPTS and all(isinstance(x, str) or ids(x) for x in value):
+    if isinstance(value, list) and 0 < len(value) <= MAX_PROMPTS and all(isinstance(x, str) or is_token_ids(x) for x in value):
         return [x if isinstance(x, str) else tuple(x) for x in value]
     raise bad("prompt", f"'prompt': must be a text, token ids, or up to {MAX_PROMPTS} of either", "invalid_type")
 

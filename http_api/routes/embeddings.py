@@ -15,7 +15,7 @@ from bargein.pipeline.oneshot import Use
 from ..errors import bad
 from ..metrics import METRICS
 from ..services import SERVICES
-from .fields import read_json
+from .fields import is_token_ids, read_json
 from .names import resolve
 from .streams import json_response
 from .uploads import form, sound
@@ -52,12 +52,9 @@ async def create(request: web.Request) -> web.Response:
 
 
 def _inputs(value: Any) -> tuple[str | tuple[int, ...], ...]:
-    def ids(x: Any) -> bool:
-        return isinstance(x, list) and bool(x) and all(type(i) is int for i in x)
-
-    if isinstance(value, str) or ids(value):
+    if isinstance(value, str) or is_token_ids(value):
         value = [value]
-    if not isinstance(value, list) or not value or not all(isinstance(x, str) or ids(x) for x in value):
+    if not isinstance(value, list) or not value or not all(isinstance(x, str) or is_token_ids(x) for x in value):
         raise bad("input", "'input': must be a text, token ids, or an array of either", "invalid_type")
     if len(value) > MAX_INPUTS:
         raise bad("input", f"'input': at most {MAX_INPUTS} at once", "invalid_value")

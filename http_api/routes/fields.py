@@ -154,9 +154,19 @@ def too_large(request: web.Request) -> ApiError:
     return ApiError(413, "the request body is too large", code="request_too_large", x_should_retry="false")
 
 
+MAX_TOKEN_ID = 2**31 - 1
+
+
+def is_token_ids(value: Any) -> bool:
+    """Whether it is a list of what may be token ids."""
+    return isinstance(value, list) and bool(value) and all(type(i) is int and 0 <= i <= MAX_TOKEN_ID for i in value)
+
+
 def check_tree(value: Any, depth: int = 0) -> None:
-    """Refuse JSON nested deeper than anything needs. Raises ValueError."""
+    """Refuse JSON nested deeper, or with numbers larger, than anything needs. Raises ValueError."""
     if depth > 64:
         raise ValueError("nested too deeply")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("a number is too large")
     for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         check_tree(child, depth + 1)

@@ -13,7 +13,7 @@ STOCK = (
     ("tts", re.compile(r"tts-1|.*-tts")),
     ("embed", re.compile(r"text-embedding-")),
     ("realtime", re.compile(r"gpt-(4o-)?(mini-)?realtime|gpt-realtime")),
-    ("chat", re.compile(r"gpt-|chatgpt-|o[134](-|$)|claude-|default$")),
+    ("chat", re.compile(r"gpt-|chatgpt-|o[134](-|$)|claude-")),
 )
 JOBS = {"chat": "writes text", "stt": "transcribes", "tts": "speaks", "embed": "embeds texts", "voice": "embeds voices"}
 
@@ -34,7 +34,7 @@ def loaded(services: Services) -> dict[str, str]:
 def resolve(services: Services, task: str, name: str) -> str:
     """The model that does `task` under this name. ApiError 404 for a name that is not known, 400 for another job's."""
     models = loaded(services)
-    if name in ("", models.get(task)) or stock_task(name) == task:
+    if name in ("", "default", models.get(task)) or stock_task(name) == task:
         return models.get(task, "")
     if name in models.values() or stock_task(name) is not None:
         raise ApiError(400, f"the model {name[:100]!r} is not one that {JOBS[task]}", "model", "model_not_supported")

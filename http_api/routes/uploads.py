@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from bargein.pipeline.media import Media, NotAudio
 
@@ -108,8 +109,8 @@ async def _read(request: web.Request, out: Any, limit: int) -> tuple[dict[str, A
                 if len(value) > MAX_FIELD:
                     raise bad(part.name, f"'{part.name}': is too long", "string_above_max_length")
             _put(data, part.name, value.decode("utf-8", "replace"))
-    except (ValueError, AssertionError, RuntimeError) as problem:
-        raise bad(None, f"the form cannot be read: {problem}", "invalid_form") from None
+    except (ValueError, AssertionError, RuntimeError, HttpProcessingError) as problem:
+        raise bad(None, f"the form cannot be read: {str(problem)[:200]}", "invalid_form") from None
     raise bad(None, f"the form has more than {MAX_PARTS} parts", "invalid_form")
 
 

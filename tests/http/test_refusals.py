@@ -67,6 +67,13 @@ def post(base: str, path: str, body: Any, **headers: str) -> tuple[int, dict[str
         ("/v1/embeddings", {"input": [""]}, "input"),
         ("/v1/embeddings", {"dimensions": 385}, "dimensions"),
         ("/v1/embeddings", {"input": [10**7]}, "input"),
+        ("/v1/embeddings", {"input": [10**30]}, "input"),
+        ("/v1/embeddings", {"input": [-1]}, "input"),
+        ("/v1/completions", {"prompt": [10**30]}, "prompt"),
+        ("/v1/completions", {"seed": 10**30}, "seed"),
+        ("/v1/chat/completions", {"logit_bias": {"9" * 40: 1}}, "logit_bias"),
+        ("/v1/chat/completions", {"response_format": {"type": "json_schema", "json_schema": {
+            "name": "a", "schema": {"type": "string", "maxLength": 10**30}}}}, "response_format.json_schema.schema"),
         ("/v1/responses", {"background": True}, "background"),
         ("/v1/responses", {"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ("/v1/responses", {"previous_response_id": "resp_none"}, "previous_response_id"),
@@ -95,7 +102,8 @@ def test_a_refusal_names_its_field(server: Served, path: str, change: dict[str, 
 
 
 def test_bodies_that_are_none(server: Served) -> None:
-    for raw in (b"", b"{oops", b"[]", b"\xff\xfe", b'"text"', b"[" * 100_000, b'{"model": NaN}'):
+    for raw in (b"", b"{oops", b"[]", b"\xff\xfe", b'"text"', b"[" * 100_000, b'{"model": NaN}',
+                b'{"model":"\\ud800","messages":[]}'):
         status, _, body = post(server.base, "/v1/chat/completions", raw)
         assert status == 400 and body["error"]["type"] == "invalid_request_error", raw[:20]
     status, _, body = post(server.base, "/v1/chat/completions", b'{"x":"' + b"a" * (33 * 2**20) + b'"}')
@@ -220,3 +228,13 @@ def test_a_server_told_to_end_lets_requests_finish(tmp_path: Path) -> None:
     assert stop(served) == 0
     thread.join()
     assert done[0][0] == 200 and len(done[0][2]["choices"]) == 4
+
+
+@pytest.mark.parametrize("name", ['"\x16"', '""', '"a"; name="b"', "", '"\xff"'])
+def test_forms_that_are_none(server: Served, name: str) -> None:
+    head = f"--x\r\nContent-Disposition: form-data; name={name}\r\n\r\nv\r\n--x--\r\n".encode("latin-1")
+    for body in (head, head[:30], b"", b"--x", b"--x--\r\n"):
+        status, _, answer = post(
+            server.base, "/v1/audio/transcriptions", body, Content_Type="multipart/form-data; boundary=x"
+        )
+        assert status == 400 and set(answer["error"]) == {"message", "type", "param", "code"}, (body, answer)
