@@ -12,11 +12,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 300
+WORKERS = 2
+SLOW = ("test_echo", "test_fuzz")  # last
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,8 @@ MUTATIONS: tuple[Mutation, ...] = (
          "        if False:\n            d.emit(a.TranscriptionDelta"),
     _one("an empty transcript is answered", "turn.py", "    if text and sealed.answer", "    if sealed.answer"),
     _one("failures of STT never end the session", "turn.py", "if d.s.num_stt_failures >= d.s.limits", "if 0 > d.s.limits"),
-    _one("a manual commit leaves the detector hearing", "turn.py",
-         "d.set(vad=Silent(), detector=deafen(d.s.detector))", "d.set(vad=Silent())"),
+    _one("after a manual commit the same speech starts anew", "detector.py", "return replace(d, phase=Deaf())",
+         "return replace(d, phase=Quiet())"),
     _one("an empty manual commit makes an item", "turn.py", "if length < max(s.min_speech_ms, 1):", "if False:"),
     _one("detection off leaves the timers running", "sound.py",
          '        d.disarm("commit", "hard_cap", "eou_timeout", *candidate.TIMERS)\n', ""),
@@ -173,10 +177,11 @@ def _caught(folder: Path, env: dict[str, str]) -> str | None:
         if not names:
             return f"the runner: {got.stderr.splitlines()[-1][:120]}"
         return ", ".join(names)
-    run = [sys.executable, "-m", "pytest", "tests/realtime", "-x", "-q", "-p", "no:cacheprovider"]
+    files = sorted(folder.glob("tests/realtime/test_*.py"), key=lambda x: (x.stem in SLOW, x.name))
+    run = [sys.executable, "-m", "pytest", *map(str, files), "-x", "-q", "-p", "no:cacheprovider"]
     got = subprocess.run(run, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
     failed = [x for x in got.stdout.splitlines() if x.startswith(("FAILED", "ERROR"))]
-    return failed[0].split(" - ")[0].removeprefix("FAILED ") if failed else None
+    return failed[0].split(" - ")[0].split()[1] if failed else None
 
 
 def mutate(names: list[str]) -> list[tuple[str, str | None]]:
@@ -185,20 +190,24 @@ def mutate(names: list[str]) -> list[tuple[str, str | None]]:
     Raises ValueError where a mutation does not fit the source any more, or the source itself fails.
     """
     chosen = [m for m in MUTATIONS if not names or any(n in m.name for n in names)]
+    with ThreadPoolExecutor(WORKERS) as pool:
+        rows = list(chain.from_iterable(pool.map(_try, [chosen[n::WORKERS] for n in range(WORKERS)])))
+    order = {m.name: n for n, m in enumerate(chosen)}
+    return sorted(rows, key=lambda row: order[row[0]])
+
+
+def _try(mutations: list[Mutation]) -> list[tuple[str, str | None]]:
+    """These mutations one after the other, in one copied tree."""
     rows: list[tuple[str, str | None]] = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         env = _tree(folder)
         if (problem := _caught(folder, env)) is not None:
             raise ValueError(f"without any mutation: {problem}")
-        for m in chosen:
+        for m in mutations:
             path = folder / "realtime" / m.file
-            text = whole = path.read_text()
-            for old, new in m.edits:
-                if text.count(old) != 1:
-                    raise ValueError(f"{m.name}: {m.file} holds {text.count(old)} times {old!r}")
-                text = text.replace(old, new)
-            path.write_text(text)
+            whole = path.read_text()
+            path.write_text(mutated(m, whole))
             try:
                 by = _caught(folder, env)
             except subprocess.TimeoutExpired:
@@ -207,6 +216,15 @@ def mutate(names: list[str]) -> list[tuple[str, str | None]]:
             rows.append((m.name, by))
             print(f"{'survives' if by is None else 'caught  '} {m.name}{'' if by is None else ': ' + by}", flush=True)
     return rows
+
+
+def mutated(m: Mutation, text: str) -> str:
+    """The source with a mutation in it. Raises ValueError where it does not fit the source any more."""
+    for old, new in m.edits:
+        if text.count(old) != 1:
+            raise ValueError(f"{m.name}: {m.file} holds {text.count(old)} times {old!r}")
+        text = text.replace(old, new)
+    return text
 
 
 def table(rows: list[tuple[str, str | None]]) -> str:

@@ -339,3 +339,17 @@ def test_a_verdict_after_detection_was_turned_off_arms_nothing() -> None:
     p.tell(e.UpdateSession(p.at, parse({"turn_detection": None})))
     p.verdict(0.1)
     assert set(p.timers) == {"max_duration"}
+
+
+def test_a_timer_that_was_armed_anew_does_not_fire_under_its_old_token() -> None:
+    p = Play()
+    p.speech(960)
+    p.silence(352)
+    p.words("My name is")
+    p.verdict(0.1)
+    old = p.timers["commit"][1]
+    p.speech(640)
+    p.silence(352)
+    p.verdict(0.1)
+    assert p.timers["commit"][1] != old
+    assert p.tell(e.TimerFired(p.at, "commit", old)) == [] and isinstance(p.state.vad, Stopped)
