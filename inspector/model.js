@@ -225,8 +225,12 @@ export class Session {
         turn.text = p.text.trim();
         turn.tookStt = p.took_ms;
         break;
-      case "eou.score": turn.score = p.p; turn.scored = t; break;
-      case "eou.verdict": turn.threshold = p.threshold; turn.delay = p.delay_ms; break;
+      case "eou.verdict":
+        turn.score = p.p;
+        turn.scored = t;
+        turn.threshold = p.threshold;
+        turn.delay = p.delay_ms;
+        break;
       case "turn.commit": turn.commit = t; turn.why = p.why; break;
       case "turn.re_entry": turn.notes.push("you went on speaking before the turn was over"); break;
       case "llm.ask":

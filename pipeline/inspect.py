@@ -258,8 +258,6 @@ class Watch:
                 self._note("stt", "transcript", payload, {"item_id": item_id}, f"stt:{flush}")
             case e.SttFailed(_, item_id, flush, message):
                 self._note("error", "stt_failed", {"message": message}, {"item_id": item_id}, f"stt:{flush}")
-            case e.EouVerdict(_, _, ask, p):
-                self._note("eou", "score", {"p": p}, {}, f"eou:{ask}")
             case e.ChatDelta(_, epoch, text):
                 self._note("llm", "token", {"text": text}, self._of(epoch), f"llm:{epoch}")
             case e.ChatDone(_, epoch, calls, limited, given, made, cached):
