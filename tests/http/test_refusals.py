@@ -142,7 +142,7 @@ def test_a_deadline_ends_the_work(server: Served) -> None:
 def test_a_client_that_leaves_ends_its_work(server: Served) -> None:
     body = json.dumps(CHAT | {"n": 8, "max_tokens": 400, "temperature": 2, "stream": True}).encode()
     with socket.create_connection(("127.0.0.1", server.port)) as s:
-        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json"
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
         s.sendall(f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         assert s.recv(100).startswith(b"HTTP/1.1 200")
     deadline = time.monotonic() + 5

@@ -138,8 +138,8 @@ def test_a_recording_holds_journal_and_both_sides_in_place(tmp_path: Path) -> No
     sink.out(np.full(480, 1000, "<i2").tobytes(), now + 1000)
     sink.out(np.full(480, 1000, "<i2").tobytes(), now + 1000)  # written ahead: follows on
     watch.end()
+    recorder.close()  # what is written in the background is on disk now
     assert recorder.list()[0]["session_id"] == "sess_rec"
-    recorder.close()
     lines = (tmp_path / "sess_rec.jsonl").read_text().splitlines()
     assert json.loads(lines[0])["session"] == "sess_rec" and "end" in json.loads(lines[-1])
     assert journal.inputs(lines) == p.inputs
