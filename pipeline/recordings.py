@@ -19,6 +19,8 @@ from .oneshot import Use
 F32 = npt.NDArray[np.float32]
 
 VAD_BLOCK = 32 * FRAME  # about a second: a longer one would hold back the calls' own windows
+MOST_ROUNDS = 4  # of hearing what a window still holds
+UNHEARD_S = 0.6  # less speech than this after the last segment is its end
 INTERACTIVE_S = 60.0  # of a recording; what comes after is bulk work
 
 
@@ -98,13 +100,27 @@ async def transcribe(engine: EngineClient, sound: AsyncIterator[F32], wish: Wish
     async with Use(engine, "stt", "interactive") as soon, Use(engine, "stt", "bulk") as later:
         async for window in windows(engine, sound, tally, wish.soon):
             use = soon if window.start < INTERACTIVE_S * RATE else later
-            heard: p.Heard = await use.one(
-                p.Hear(
-                    window.sound.tobytes(), tally.language, wish.task, wish.prompt, wish.temperature,
-                    wish.words and wish.task == "transcribe",
-                )
-            )  # fmt: skip
-            if not heard.text:
-                continue
-            tally.language = tally.language or heard.language
-            yield Part(window.start / RATE, heard)
+            left: Window | None = window
+            for _ in range(MOST_ROUNDS):
+                if left is None:
+                    break
+                heard: p.Heard = await use.one(
+                    p.Hear(
+                        left.sound.tobytes(), tally.language, wish.task, wish.prompt, wish.temperature,
+                        wish.words and wish.task == "transcribe",
+                    )
+                )  # fmt: skip
+                if not heard.text:
+                    break
+                tally.language = tally.language or heard.language
+                yield Part(left.start / RATE, heard)
+                left = unheard(left, heard)
+
+
+def unheard(window: Window, heard: p.Heard) -> Window | None:
+    """What follows the last segment, where there is speech in it: the model likes to stop before a window's end."""
+    end = round(RATE * max((s.end_s for s in heard.segments), default=0.0))
+    spans = tuple((max(a, end) - end, b - end) for a, b in window.spans if b - max(a, end) > UNHEARD_S * RATE)
+    if not spans or end == 0:
+        return None
+    return Window(window.start + end, window.sound[end:], spans)

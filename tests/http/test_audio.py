@@ -154,7 +154,7 @@ def test_a_stream_says_the_same_and_begins_early(client: openai.OpenAI) -> None:
         fits(TranscriptionStreamEvent, json.dumps(e))
     assert "".join(e["delta"] for e in events[:-1]) == events[-1]["text"]
     # The two are cut in different places, where a word or two may come out otherwise.
-    assert errors(events[-1]["text"], whole) <= 0.05 * len(whole.split())
+    assert errors(events[-1]["text"], whole) <= 3
     assert first < 0.6 * total
 
 

@@ -6,7 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bargein.engine import protocol as p
 from bargein.pipeline.cutting import FRAME, LONGEST, RATE, VOICED, Cutter, Window, speech_spans
+from bargein.pipeline.recordings import unheard
 
 
 def run(probs: list[float], soon: bool = False, block: int = 32) -> list[Window]:
@@ -68,3 +70,15 @@ def test_all_speech_is_in_some_window_once_and_in_place(runs: list[tuple[int, fl
     voiced = [i for a, b in speech_spans(probs) for i in range(a // FRAME, b // FRAME) if probs[i] >= VOICED]
     missing = [i for i in voiced if not covered[i * FRAME : (i + 1) * FRAME].all()]
     assert len(missing) <= 1 + len(windows)  # a cut may leave a single frame, which is no speech by itself
+
+
+def test_what_the_model_left_out_at_a_windows_end_is_heard_again() -> None:
+    def heard(*ends: float) -> p.Heard:
+        return p.Heard("x", "en", tuple(p.HeardSegment(0, e, "x", ()) for e in ends), (), 0, 0, 1, 0)
+
+    sound = np.arange(10 * RATE, dtype=np.float32)
+    window = Window(5 * RATE, sound, ((0, 4 * RATE), (5 * RATE, 10 * RATE)))
+    rest = unheard(window, heard(2.0, 7.0))
+    assert rest is not None and rest.start == 12 * RATE and rest.spans == ((0, 3 * RATE),)
+    np.testing.assert_array_equal(rest.sound, sound[7 * RATE :])
+    assert unheard(window, heard(9.6)) is None and unheard(window, heard()) is None
