@@ -226,7 +226,7 @@ export class Session {
         turn.tookStt = p.took_ms;
         break;
       case "eou.verdict":
-        turn.score = p.p;
+        if (p.audio !== null || p.words !== null) turn.score = p.p; // else nobody had answered: the rules decided
         turn.scored = t;
         turn.threshold = p.threshold;
         turn.delay = p.delay_ms;

@@ -95,7 +95,7 @@ class SttLane:
         tags = session.running.pop(voiced)
         if result is not None:
             words = session.answers[voiced] = _words(result, started)
-            for waiting in [*tags, *([tag] if body.kind == "prepare" else [])]:
+            for waiting in [*([tag] if body.kind == "prepare" else []), *tags]:
                 stream.send(waiting, words)
 
     def _unless_newer(

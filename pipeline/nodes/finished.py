@@ -1,7 +1,7 @@
 """Has the user finished? Asks the engine's classifier of sound and its language model, ahead of time where it can.
 
-A question is worth asking before the stop: at the first tenth of a second of silence about the sound, as soon as the
-words are ready about them. The machine asks at the stop, and an answer that still applies is there at once.
+A question is worth asking before the stop: at the first silent window about the sound, as soon as the words are ready
+about them. The machine asks at the stop, and an answer that still applies is there at once.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Head = Literal["audio", "words"]
 
 
 @dataclass(slots=True)
-class Early:
-    """A question asked ahead: what about, and what became of it."""
+class Asked:
+    """The newest question of a head: what about, and what became of it. Asked ahead of the stop, its tag is below 0."""
 
     about: int | str  # the last voiced ms, or the words
     tag: int
-    ask: int | None = None  # the machine's question, once it has come
+    ask: int | None = None  # the machine's question; None until it has come
     answered: bool = False
     p: float | None = None
 
@@ -61,8 +61,8 @@ class Finished:
         self._chat_is_local = chat_is_local
         self._engine, self._store, self._tell, self._now, self._on_lost = engine, store, tell, now, on_lost
         self._streams: dict[Head, EngineStream] = {}
-        self._early: dict[Head, Early] = {}
-        self._num_early = 0
+        self._newest: dict[Head, Asked] = {}
+        self._num_ahead = 0
         self._context: f.EouContext | None = None
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class Finished:
         """The turn is over: what has not been answered is not wanted any more."""
         for stream in self._streams.values():
             stream.cancel()
-        self._early.clear()
+        self._newest.clear()
 
     # --- the sound ---
 
@@ -81,11 +81,12 @@ class Finished:
         tag = self._ahead("audio", effect.voiced_ms)
         coming = max(0, USUAL_SILENCE_MS - (effect.end_ms - effect.voiced_ms))
         if not self._ask_sound(tag, effect.end_ms, effect.window_ms, coming):
-            del self._early["audio"]
+            del self._newest["audio"]
 
     def ask_sound(self, effect: f.AskEou) -> None:
         if self._adopt("audio", effect.voiced_ms, effect.ask):
             return
+        self._newest["audio"] = Asked(effect.voiced_ms, effect.ask, effect.ask)
         if not self._ask_sound(effect.ask, effect.end_ms, effect.window_ms):
             self._answer("audio", effect.ask, None)
 
@@ -103,14 +104,18 @@ class Finished:
         self._ask("words", self._ahead("words", ""), self._question("", effect.context))
 
     def prepare_words(self, text: str) -> None:
-        """The words up to a short silence: if the stop says the same, its question is answered."""
-        if self._context is not None and text.strip():
-            about = text.strip()
+        """The words up to a short silence: if the stop says the same, its question is answered.
+
+        Where the machine has asked about them already, that question stands: another would take its place.
+        """
+        newest, about = self._newest.get("words"), text.strip()
+        if self._context is not None and about and (newest is None or newest.about != about):
             self._ask("words", self._ahead("words", about), self._question(about, self._context))
 
     def ask_words(self, effect: f.AskEouText) -> None:
         if self._adopt("words", effect.text, effect.ask):
             return
+        self._newest["words"] = Asked(effect.text, effect.ask, effect.ask)
         if not self._ask("words", effect.ask, self._question(effect.text, effect.context)):
             self._answer("words", effect.ask, None)
 
@@ -123,18 +128,18 @@ class Finished:
     # --- both ---
 
     def _ahead(self, head: Head, about: int | str) -> int:
-        self._num_early -= 1
-        self._early[head] = Early(about, self._num_early)
-        return self._num_early
+        self._num_ahead -= 1
+        self._newest[head] = Asked(about, self._num_ahead)
+        return self._num_ahead
 
     def _adopt(self, head: Head, about: int | str, ask: int) -> bool:
         """Whether the question was asked ahead; its answer then goes out, now or when it comes."""
-        early = self._early.get(head)
-        if early is None or early.about != about:
+        ahead = self._newest.get(head)
+        if ahead is None or ahead.about != about or ahead.tag >= 0:
             return False
-        early.ask = ask
-        if early.answered:
-            self._tell(e.EouVerdict(self._now(), ItemId(""), ask, early.p, head))
+        ahead.ask = ask
+        if ahead.answered:
+            self._tell(e.EouVerdict(self._now(), ItemId(""), ask, ahead.p, head))
         return True
 
     def _ask(self, head: Head, tag: int, body: p.Body) -> bool:
@@ -160,12 +165,10 @@ class Finished:
             self._answer(head, tag, None)
 
     def _answer(self, head: Head, tag: int, score: float | None) -> None:
-        early = self._early.get(head)
-        if tag < 0:
-            if early is None or early.tag != tag:
-                return
-            early.answered, early.p = True, score
-            if early.ask is None:
-                return
-            tag = early.ask
-        self._tell(e.EouVerdict(self._now(), ItemId(""), tag, score, head))
+        """Tell the machine, or keep what it has not asked for yet; an older question's answer is nobody's."""
+        newest = self._newest.get(head)
+        if newest is None or newest.tag != tag:
+            return
+        newest.answered, newest.p = True, score
+        if newest.ask is not None:
+            self._tell(e.EouVerdict(self._now(), ItemId(""), newest.ask, score, head))

@@ -233,7 +233,8 @@ class Hearing:
             self._tell(e.SttPartial(self._now(), item_id, body.text, body.stable_chars, end // PER_MS, *scores))
             return
         if tag == -1:
-            self.finished.prepare_words(body.text)
+            if utterance.sealed_at is None:
+                self.finished.prepare_words(body.text)
             return
         utterance.asked.pop(tag, None)
         transcript = e.Transcript(body.text, body.avg_logprob, body.no_speech_prob)
