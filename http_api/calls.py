@@ -13,7 +13,6 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 from bargein.engine.client import EngineUnavailable
-from bargein.pipeline.runner import SessionRunner
 from bargein.pipeline.transports.sdp import BadOffer
 from bargein.pipeline.transports.webrtc import WebRtcTransport
 from bargein.realtime import events as e
@@ -123,16 +122,7 @@ async def create_call(request: web.Request) -> web.Response:
         transport = WebRtcTransport(services.ice, fragment=request.query.get("framing") == "fragment")
         try:
             answer = await transport.answer(offer)
-            runner = SessionRunner(
-                engine=services.engine,
-                source=services.chat_source(),
-                transport=transport,
-                settings=settings,
-                dialect=dialect,
-                model_used=services.chat_model,
-                limits=services.config.limits,
-                inspections=services.watch("webrtc"),
-            )
+            runner = services.runner(transport, settings, dialect, "webrtc")
             transport.runner = runner
             runner.open()
         except BadOffer as problem:

@@ -8,7 +8,6 @@ from typing import Any
 from aiohttp import web
 
 from bargein.engine.client import EngineUnavailable
-from bargein.pipeline.runner import SessionRunner
 from bargein.pipeline.transports.websocket import WebSocketTransport, serve
 from bargein.realtime.wire import MAX_EVENT_BYTES
 
@@ -36,16 +35,7 @@ async def realtime(request: web.Request) -> web.StreamResponse:
     with services.opening():
         await ws.prepare(request)
         transport = WebSocketTransport(ws)
-        runner = SessionRunner(
-            engine=services.engine,
-            source=services.chat_source(),
-            transport=transport,
-            settings=settings,
-            dialect=dialect,
-            model_used=services.chat_model,
-            limits=services.config.limits,
-            inspections=services.watch("websocket"),
-        )
+        runner = services.runner(transport, settings, dialect, "websocket")
         try:
             runner.open()
         except EngineUnavailable:

@@ -17,9 +17,10 @@ from bargein.pipeline.inspect import Inspections, Watch
 from bargein.pipeline.media import Media
 from bargein.pipeline.nodes.chat import ChatSource, EngineChat, UpstreamChat
 from bargein.pipeline.recording import Recorder
-from bargein.pipeline.runner import SessionRunner
+from bargein.pipeline.runner import SessionRunner, Transport
 from bargein.pipeline.transports.webrtc import IceSettings, WebRtcTransport
 from bargein.realtime import events as e
+from bargein.realtime.dialects import Dialect
 from bargein.realtime.settings import Settings
 
 from .config import Config
@@ -126,6 +127,19 @@ class Services:
         await self.media.close()
         if self._http is not None:
             await self._http.close()
+
+    def runner(self, transport: Transport, settings: Settings, dialect: Dialect | None, kind: str) -> SessionRunner:
+        """A session on this server's engine, chat and limits; `kind` is what the inspector calls its transport."""
+        return SessionRunner(
+            engine=self.engine,
+            source=self.chat_source(),
+            transport=transport,
+            settings=settings,
+            dialect=dialect,
+            model_used=self.chat_model,
+            limits=self.config.limits,
+            inspections=self.watch(kind),
+        )
 
     @contextmanager
     def session(self, runner: SessionRunner) -> Iterator[None]:

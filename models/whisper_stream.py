@@ -114,13 +114,8 @@ def transcribe_steps(
         window_s = max(options.min_window_s, seconds + options.tail_s)
         frames = min(full, int(np.ceil(window_s * SAMPLE_RATE / HOP / 2)) * 2)
     while True:
-        mel = whisper.log_mel(audio, frames, m.cfg.mels, ops)
-        yield
-        encoded = yield from whisper.encoder_steps(m, mel, ops)
-        yield
-        x = whisper.cross(m, encoded, ops)
-        yield
-        result = yield from _search(m, x, how, options.sure_logprob, ops)
+        x = yield from encoded_steps(m, audio, frames, ops)
+        result = yield from search_steps(m, x, how, options.sure_logprob, ops)
         if frames == full or result.silent or sound(result, how) or not thorough:
             break
         frames = full
@@ -134,7 +129,18 @@ def transcribe_steps(
     return replace(result, segments=moved)
 
 
-def _search(
+def encoded_steps(m: Model, audio: F32, frames: int, ops: ModuleType = cpu) -> Generator[None, None, whisper.Cross]:
+    """Sound [n] at 16 kHz in a window of `frames` 10 ms frames, as the decoder sees it, in bounded steps."""
+    mel = whisper.log_mel(audio, frames, m.cfg.mels, ops)
+    yield
+    encoded = yield from whisper.encoder_steps(m, mel, ops)
+    yield
+    x = whisper.cross(m, encoded, ops)
+    yield
+    return x
+
+
+def search_steps(
     m: Model, x: whisper.Cross, how: whisper_decode.Options, sure: float | None, ops: ModuleType
 ) -> Generator[None, None, whisper_decode.Result]:
     """Greedy search, and the beam asked for only where greedy is not sure: most clear speech never needs it."""

@@ -22,9 +22,7 @@ from .whisper import HOP, SAMPLE_RATE, Model
 
 F32 = NDArray[np.float32]
 
-TAIL_S = 1.5
-MIN_WINDOW_S = 4.0  # shorter windows make the model invent
-TOKENS_PER_S = 10.0
+_SHIPPED = whisper_stream.Options()  # windows and search as utterances have them
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +75,24 @@ def window_steps(m: Model, audio: F32, ask: Ask, ops: ModuleType = cpu) -> Gener
     """
     seconds = len(audio) / SAMPLE_RATE
     full = m.cfg.audio_positions * 2
-    shortest = max(MIN_WINDOW_S, seconds + TAIL_S)
+    shortest = max(_SHIPPED.min_window_s, seconds + _SHIPPED.tail_s)
     frames = min(full, int(np.ceil(shortest * SAMPLE_RATE / HOP / 2)) * 2)
-    x = yield from _encoded(m, audio, frames, ops)
+    x = yield from whisper_stream.encoded_steps(m, audio, frames, ops)
     language = ask.language or whisper_decode.detect_language(m, x, ops)[0]
     yield
     if ask.text:
         tokens = tuple(m.tokenizer.encode(" " + ask.text.strip(), add_special_tokens=False).ids)
         words = _tightened(whisper_align.align(m, x, tokens[:400], seconds, language, ops), audio)
         return Window(ask.text, language, (), words, 0.0, 0.0, 0.0, 0.0)
+    limit = max(8, min(224, round(10 + _SHIPPED.tokens_per_s * seconds)))
     how = whisper_decode.Options(
-        beam=5, temperatures=(ask.temperature,), language=language, task=ask.task, timestamps=True,
-        sound_s=seconds, max_tokens=max(8, min(224, round(10 + TOKENS_PER_S * seconds))), prompt=_prompt(m, ask.before),
+        beam=_SHIPPED.beam, temperatures=(ask.temperature,), language=language, task=ask.task, timestamps=True,
+        sound_s=seconds, max_tokens=limit, prompt=_prompt(m, ask.before),
     )  # fmt: skip
     result = yield from _search(m, x, how, ops)
     if ask.temperature == 0 and not result.silent and not whisper_stream.sound(result, how):
         if frames < full:
-            x = yield from _encoded(m, audio, full, ops)
+            x = yield from whisper_stream.encoded_steps(m, audio, full, ops)
             result = yield from _search(m, x, how, ops)
         if not result.silent and not whisper_stream.sound(result, how):
             rising = replace(how, temperatures=(0.2, 0.4, 0.6, 0.8, 1.0), prompt=())
@@ -111,26 +110,13 @@ def window_steps(m: Model, audio: F32, ask: Ask, ops: ModuleType = cpu) -> Gener
     )  # fmt: skip
 
 
-def _encoded(m: Model, audio: F32, frames: int, ops: ModuleType) -> Generator[None, None, whisper.Cross]:
-    mel = whisper.log_mel(audio, frames, m.cfg.mels, ops)
-    yield
-    encoded = yield from whisper.encoder_steps(m, mel, ops)
-    yield
-    x = whisper.cross(m, encoded, ops)
-    yield
-    return x
-
-
 def _search(
     m: Model, x: whisper.Cross, how: whisper_decode.Options, ops: ModuleType
 ) -> Generator[None, None, whisper_decode.Result]:
-    """Greedy, and the beam only where greedy is not sure of itself."""
+    """As a stream's final is searched; at the caller's own temperature, sampled once."""
     if how.temperatures != (0.0,):
         return (yield from whisper_decode.decode_steps(m, x, replace(how, beam=1), ops))
-    greedy = yield from whisper_decode.decode_steps(m, x, replace(how, beam=1), ops)
-    if greedy.avg_logprob >= -0.4 and whisper_stream.sound(greedy, how):
-        return greedy
-    return (yield from whisper_decode.decode_steps(m, x, how, ops))
+    return (yield from whisper_stream.search_steps(m, x, how, _SHIPPED.sure_logprob, ops))
 
 
 def _prompt(m: Model, text: str) -> tuple[int, ...]:
