@@ -73,6 +73,7 @@ class Recorder:
         folder.mkdir(parents=True, exist_ok=True)
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(BACKLOG)
         self._open: set[str] = set()
+        self._journals: dict[str, IO[bytes]] = {}  # the writing thread's own
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
         self.do(self.tidy)
@@ -86,11 +87,33 @@ class Recorder:
         return True
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        flushed = time.monotonic()
+        while True:
             try:
+                job = self._jobs.get(timeout=FLUSH_S)
+                if job is None:
+                    return
                 job()
+            except queue.Empty:
+                pass
             except Exception:  # a full disk ends a recording, not the server
                 log.exception("recording failed")
+            if time.monotonic() - flushed > FLUSH_S:  # a killed process loses no more than that, idle or not
+                flushed = time.monotonic()
+                for journal in self._journals.values():
+                    with contextlib.suppress(OSError):
+                        journal.flush()
+
+    def open(self, session_id: str) -> IO[bytes]:
+        """The journal to write to, on the writing thread."""
+        journal = (self.folder / f"{session_id}.jsonl").open("wb", buffering=1 << 16)
+        self._journals[session_id] = journal
+        return journal
+
+    def shut(self, session_id: str) -> None:
+        """Close a journal, on the writing thread."""
+        if journal := self._journals.pop(session_id, None):
+            journal.close()
 
     def start(self, session_id: str, transport: str) -> Recording:
         """Begin a recording; it is on disk from the first moment."""
@@ -145,7 +168,6 @@ class Recording:
         self._recorder, self._id = recorder, session_id
         self._origin_ms = time.monotonic() * 1000
         self._dropped = 0
-        self._flushed = 0.0
         self._journal: IO[bytes] | None = None
         self._mic: WavFile | None = None
         self._out: WavFile | None = None
@@ -155,7 +177,7 @@ class Recording:
 
     def _start(self, head: dict[str, Any]) -> None:
         base = self._recorder.folder / self._id
-        self._journal = base.with_name(self._id + ".jsonl").open("wb", buffering=1 << 16)
+        self._journal = self._recorder.open(self._id)
         self._journal.write(msgspec.json.encode(head) + b"\n")
         self._journal.flush()
         self._mic = WavFile(base.with_name(self._id + ".mic.wav"), IN_RATE)
@@ -169,9 +191,6 @@ class Recording:
         def write() -> None:
             if self._journal is not None:
                 self._journal.write(msgspec.json.encode({"in": encode(ev), "fx": digest(effects)}) + b"\n")
-                if time.monotonic() - self._flushed > FLUSH_S:  # a killed process loses no more than that
-                    self._journal.flush()
-                    self._flushed = time.monotonic()
 
         self._do(write)
 
@@ -201,7 +220,7 @@ class Recording:
         def end() -> None:
             if self._journal is not None:
                 self._journal.write(msgspec.json.encode({"end": time.time(), "dropped": self._dropped}) + b"\n")
-                self._journal.close()
+                self._recorder.shut(self._id)
             for wav in (self._mic, self._out):
                 if wav is not None:
                     wav.close()

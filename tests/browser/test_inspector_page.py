@@ -129,7 +129,7 @@ def lengthened(journal: list[str], target_ms: float) -> str:
     zero = head["mono0_ms"]
     last = max(x["in"]["at"] if "in" in x else x["rec"]["ts_mono_ns"] / 1e6 for x in entries)
     out, shift = [json.dumps(head)], 0.0
-    while shift < target_ms:
+    while shift < target_ms + 1000:  # the last repeat ends before the shift that follows it
         for n, x in enumerate(entries):
             if "in" in x:
                 out.append(json.dumps({"in": x["in"] | {"at": x["in"]["at"] + shift}}))

@@ -86,13 +86,22 @@ def talk(server: Served, *, seconds: float) -> None:
                 pass
 
 
+def ended(journal: Path) -> Path:
+    """A journal, once the server has written its last line."""
+    until = time.monotonic() + 20
+    while '"end"' not in journal.read_text().splitlines()[-1]:
+        assert time.monotonic() < until, "the journal of a closed session has no end"
+        time.sleep(0.05)
+    return journal
+
+
 def test_the_journal_of_a_real_call_replays_also_after_a_kill(tmp_path: Path) -> None:
     folder = tmp_path / "recordings"
     running = serving(tmp_path / "log", "--set", f"inspector.session_dir={folder}")
     server = next(running)
     talk(server, seconds=40)
     (whole,) = folder.glob("*.jsonl")
-    done = list(replay.steps(replay.load(whole)))
+    done = list(replay.steps(replay.load(ended(whole))))
     assert len(done) > 100 and all(x.same for x in done)
     assert "ResponseDone" in "".join(repr(x.effects) for x in done)
     with connect(server.url) as ws:

@@ -153,6 +153,21 @@ def test_a_recording_holds_journal_and_both_sides_in_place(tmp_path: Path) -> No
         assert np.all(x[-960:] == 1000) and not x[: len(x) - 960].any()
 
 
+def test_a_quiet_session_is_on_disk_too(tmp_path: Path) -> None:
+    """Nothing comes after these inputs, and nobody closes: a killed process would leave them readable."""
+    recorder = Recorder(tmp_path, keep_days=1, keep_mb=100)
+    watch = Inspections(64).open("sess_still", "test", recorder.start("sess_still", "test"))
+    p = a_call(watch)
+    file, text = tmp_path / "sess_still.jsonl", ""
+    until = time.monotonic() + 20
+    while text.count('\n{"in"') < len(p.inputs) or not text.endswith("\n"):
+        assert time.monotonic() < until, f"{len(text)} characters reached the disk"
+        time.sleep(0.05)
+        text = file.read_text() if file.exists() else ""
+    assert journal.inputs(text.splitlines()) == p.inputs
+    recorder.close()
+
+
 def test_old_recordings_go_by_age_and_by_size(tmp_path: Path) -> None:
     def put(name: str, size: int, days: float) -> None:
         file = tmp_path / f"{name}.jsonl"
