@@ -1,9 +1,10 @@
 """The engine's loop: streams, jobs and the one thread that owns the device.
 
-A lane turns a request into a *job*: an iterator whose every `next` is one bounded step of work. The loop advances the
+A lane turns a request into a *job*: a generator whose every step is one bounded piece of work. The loop advances the
 job that is most urgent: due first, where every second of work already spent on a job puts it back by a second, so a
-long job never holds back a short one for more than a step and none starves. VAD has its own thread, since it is due
-every 32 ms and costs less than a millisecond.
+long job never holds back a short one for more than a step and none starves. A job may also yield a `Together`: work
+that the lane does in one call for all jobs that wait for the same, as a token for each of eight replies. VAD has its
+own thread, since it is due every 32 ms and costs less than a millisecond.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -23,9 +24,21 @@ log = logging.getLogger("bargein.engine")
 
 Send = Callable[[p.Reply], None]
 
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What a job yields to have `Lane.together` do it along with what others want of that kind; it is sent the result."""
+
+    kind: str
+    item: Any
+
+
+Steps = Generator[Together | None, Any, Any]  # of a job, or of a part of one
+
 # What a class's work may wait, and how soon a lane's result would be missed, in seconds.
 CLASS_DELAY_S = {"live": 0.0, "speculative": 0.25, "interactive": 0.5, "bulk": 5.0}
 # The words of an utterance come before the classifier's view of its sound, which often is not needed then.
+MAX_BATCH = 16  # jobs in one call of `Lane.together`
 LANE_DELAY_S = {"turn": 0.4, "stt": 0.1, "chat": 0.1, "tts": 0.05, "embed": 0.2}
 
 
@@ -79,8 +92,12 @@ class Lane(Protocol):
     def open(self, stream: Stream) -> None:
         """Set up `stream.state`. Raises ValueError for bad parameters."""
 
-    def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
+    def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         """Take a request: at once (None), or as a job whose steps are bounded."""
+
+    def together(self, kind: str, items: Sequence[Any]) -> Sequence[Any]:
+        """One bounded step for several jobs -> a result for each; a result that is an exception is raised in its job."""
+        return [NotImplementedError(kind)] * len(items)
 
     def close(self, stream: Stream) -> None:
         """Let go of the stream's state."""
@@ -94,9 +111,10 @@ class Job:
     stream: Stream
     tag: int
     due: float
-    steps: Iterator[None]
+    steps: Steps
     used: float = 0.0  # seconds of device time
     cancelled: bool = False
+    wants: Together | None = None
 
     @property
     def urgency(self) -> float:
@@ -250,17 +268,40 @@ class Core:
         for job in [job for job in self._jobs if job.cancelled]:
             self._jobs.remove(job)
             with contextlib.suppress(Exception):
-                job.steps.close()  # type: ignore[attr-defined]
+                job.steps.close()
         return min((job for job in self._jobs if not job.stream.stalled), key=lambda job: job.urgency, default=None)
 
     def _advance(self, job: Job) -> None:
+        """One step of a job, or of all jobs that wait for the same kind of work as it does."""
+        if job.wants is None:
+            self._step(job, None)
+            return
+        lane, kind = job.stream.lane, job.wants.kind
+        others = [
+            x for x in self._jobs
+            if x is not job and x.wants is not None and x.wants.kind == kind and x.stream.lane == lane
+            and not x.stream.stalled
+        ]  # fmt: skip
+        jobs = [job, *sorted(others, key=lambda x: x.urgency)][:MAX_BATCH]
         started = time.monotonic()
         try:
-            next(job.steps)
+            results = self._lanes[lane].together(kind, [x.wants.item for x in jobs if x.wants is not None])
+        except Exception as problem:
+            results = [problem] * len(jobs)
+        share = (time.monotonic() - started) / len(jobs)
+        for each, result in zip(jobs, results, strict=True):
+            each.used += share
+            each.wants = None
+            self._step(each, result)
+
+    def _step(self, job: Job, value: Any) -> None:
+        started = time.monotonic()
+        try:
+            job.wants = job.steps.throw(value) if isinstance(value, Exception) else job.steps.send(value)
         except StopIteration:
             self._jobs.remove(job)
         except Exception as problem:  # a lane's bug ends that work, never the engine
-            log.exception("%s failed", job.stream.lane)
+            log.error("%s failed", job.stream.lane, exc_info=problem)
             job.stream.fail(job.tag, f"{type(problem).__name__}: {problem}")
             self._jobs.remove(job)
         job.used += time.monotonic() - started

@@ -7,7 +7,7 @@ the last word heard) rewinds the cache to where they part; what another stream's
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -16,7 +16,8 @@ from bargein.models import chat_prompts, decoder, end_of_words, grammar, samplin
 from bargein.models.tokenizer import Detokenizer, TextCodec
 
 from .. import protocol as p
-from ..core import Stream
+from ..core import Lane, Steps, Stream, Together
+from . import writing
 from .writing import Writer
 
 PREFILL_CHUNK = 32
@@ -29,7 +30,7 @@ def _common(have: Sequence[int], want: Sequence[int]) -> int:
     return next((i for i in range(count) if have[i] != want[i]), max(count, 0))
 
 
-class ChatLane:
+class ChatLane(Lane):
     """`codec`: the model's tokenizer."""
 
     def __init__(self, model: decoder.Model, codec: TextCodec) -> None:
@@ -48,7 +49,7 @@ class ChatLane:
         stream.state = None
         self._open.remove(stream)
 
-    def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
+    def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         if isinstance(body, p.EndOfWords):
             return self._finished(stream, tag, body)
         if isinstance(body, p.Write):
@@ -62,7 +63,13 @@ class ChatLane:
             raise ValueError(f"the chat lane takes no {type(body).__name__}")
         return self._generate(stream, tag, body)
 
-    def _finished(self, stream: Stream, tag: int, body: p.EndOfWords) -> Iterator[None]:
+    def together(self, kind: str, items: Sequence[writing.Next]) -> list[decoder.F32]:
+        """The next token's logits [vocab] for several replies: the weights are read once for all."""
+        w, cfg = self._model.weights, self._model.config
+        ask = decoder.forward_spans if kind == writing.WHOLE else decoder.forward_top_spans
+        return list(ask(w, cfg, [(x.kv, [x.token]) for x in items]))
+
+    def _finished(self, stream: Stream, tag: int, body: p.EndOfWords) -> Steps:
         """Score an end of words; asked about no words, it only reads the conversation in advance."""
         started = time.monotonic()
         history = [chat_prompts.Message(m.role, m.content) for m in body.messages]
@@ -101,7 +108,7 @@ class ChatLane:
         decoder.rewind(own, cached)
         while len(ids) - own.length > PREFILL_CHUNK:  # only the prompt's end needs the head
             decoder.extend(self._model.weights, self._model.config, own, ids[own.length : own.length + PREFILL_CHUNK])
-            yield
+            yield None
         return cached
 
     def _prompt(self, body: p.Generate, limit: int) -> list[int]:
@@ -114,7 +121,7 @@ class ChatLane:
                 return ids[-room:]
             del messages[0]
 
-    def _generate(self, stream: Stream, tag: int, body: p.Generate) -> Iterator[None]:
+    def _generate(self, stream: Stream, tag: int, body: p.Generate) -> Steps:
         limit = self._style.max_tokens if body.max_tokens is None else body.max_tokens
         ids = self._prompt(body, limit)
         cached = yield from self._read(stream, ids)
@@ -125,23 +132,21 @@ class ChatLane:
                 decoder.extend(w, cfg, kv, ids[kv.length :])
             return
         logits = kv.ahead if kv.ahead is not None else decoder.forward_top(w, cfg, kv, ids[kv.length :])
-        yield
+        yield None
         params = replace(self._style.sampling, seed=body.seed)
         if body.temperature is not None:
             params = replace(params, temperature=body.temperature)
         end = yield from self._decode(stream, tag, params, limit, logits, ids)
         stream.send(tag, p.Generated(end.finish, end.input_tokens, end.output_tokens, cached))
 
-    def _write(
-        self, stream: Stream, tag: int, body: p.Write, ids: list[int], guide: grammar.Guide | None
-    ) -> Iterator[None]:
+    def _write(self, stream: Stream, tag: int, body: p.Write, ids: list[int], guide: grammar.Guide | None) -> Steps:
         cached = yield from self._read(stream, ids)
         end = yield from self._writer.steps(stream.state, ids, body, guide, lambda answer: stream.send(tag, answer))
         stream.send(tag, msgspec.structs.replace(end, cached_tokens=cached))
 
     def _decode(
         self, stream: Stream, tag: int, params: sampling.Sampling, limit: int, logits: decoder.F32, prompt: list[int]
-    ) -> Generator[None, None, p.Generated]:
+    ) -> Generator[Together, decoder.F32, p.Generated]:
         kv: decoder.KV = stream.state
         state = sampling.init_state(params, prompt)
         watcher = chat_prompts.ReplyWatcher(self._style.stops)
@@ -157,8 +162,7 @@ class ChatLane:
                 stream.send(tag, p.Token(piece.text))
             if piece.finish is not None:
                 return p.Generated("stop", len(prompt), made, 0)
-            logits = decoder.forward_top(self._model.weights, self._model.config, kv, [token])
-            yield
+            logits = yield Together(writing.LIKELIEST, writing.Next(kv, token))
         if rest := watcher.finish():
             stream.send(tag, p.Token(rest))
         return p.Generated("length", len(prompt), limit, 0)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import numpy as np
 
 from bargein.models import smart_turn
 
 from .. import protocol as p
-from ..core import Stream
+from ..core import Lane, Steps, Stream
 
 
-class TurnLane:
+class TurnLane(Lane):
     """Stateless: every question carries its audio."""
 
     def __init__(self, model: smart_turn.Model) -> None:
@@ -25,12 +24,12 @@ class TurnLane:
     def close(self, stream: Stream) -> None:
         pass
 
-    def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
+    def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         if not isinstance(body, p.AskTurn):
             raise ValueError(f"the turn lane takes no {type(body).__name__}")
         return self._answer(stream, tag, body)
 
-    def _answer(self, stream: Stream, tag: int, body: p.AskTurn) -> Iterator[None]:
+    def _answer(self, stream: Stream, tag: int, body: p.AskTurn) -> Steps:
         started = time.monotonic()
         score = yield from smart_turn.predict_steps(self._model, np.frombuffer(body.pcm, np.float32))
         stream.send(tag, p.TurnScore(score, 1000 * (time.monotonic() - started)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +11,7 @@ from bargein.kernels.cpu import VadWeights
 from bargein.models import silero
 
 from .. import protocol as p
-from ..core import Stream
+from ..core import Lane, Steps, Stream
 
 F32 = npt.NDArray[np.float32]
 
@@ -29,7 +28,7 @@ class _Session:
     tag: int = 0
 
 
-class VadLane:
+class VadLane(Lane):
     """State per stream: the recurrent state, one row, and audio that is not a whole window yet."""
 
     def __init__(self, weights: VadWeights) -> None:
@@ -39,7 +38,7 @@ class VadLane:
     def open(self, stream: Stream) -> None:
         stream.state = _Session(silero.init_state(1))
 
-    def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
+    def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         raise ValueError("the vad lane is fed on its own thread")
 
     def close(self, stream: Stream) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from bargein.engine import protocol as p
-from bargein.engine.core import Core, Stream
+from bargein.engine.core import MAX_BATCH, Core, Lane, Steps, Stream, Together
 
 
-class CountingLane:
+class CountingLane(Lane):
     """A request of n samples takes n steps; each step is written to `log`."""
 
     def __init__(self) -> None:
@@ -29,13 +30,13 @@ class CountingLane:
     def warm(self) -> None:
         pass
 
-    def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
+    def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         assert isinstance(body, p.Transcribe)
         if body.num_samples < 0:
             raise ValueError("negative")
         return self._steps(stream, tag, body.num_samples)
 
-    def _steps(self, stream: Stream, tag: int, n: int) -> Iterator[None]:
+    def _steps(self, stream: Stream, tag: int, n: int) -> Steps:
         self.gate.wait(5)
         for _ in range(n):
             self.log.append((stream.id, tag))
@@ -44,6 +45,29 @@ class CountingLane:
             stream.send(tag, p.TurnScore(0.5))
             yield
         stream.send(tag, p.Generated("stop", 0, n, 0))
+
+
+class SummingLane(CountingLane):
+    """A request of n samples wants the doubles of 1 to n, and answers with their sum; 13 cannot be doubled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[int]] = []
+
+    def together(self, kind: str, items: Sequence[int]) -> list[int | Exception]:
+        self.batches.append(list(items))
+        time.sleep(0.003)  # the loop goes by what was used
+        if 98 in items:
+            raise RuntimeError("all of it")
+        return [ValueError("unlucky") if x == 13 else 2 * x for x in items]
+
+    def _steps(self, stream: Stream, tag: int, n: int) -> Steps:
+        self.gate.wait(5)
+        yield
+        total = 0
+        for k in range(1, n + 1) if n < 98 else [n]:
+            total += yield Together("odd" if n % 2 else "even", k)
+        stream.send(tag, p.Generated("stop", 0, total, 0))
 
 
 class Box:
@@ -98,6 +122,45 @@ def test_the_sooner_due_goes_first_and_long_work_is_interleaved(core: Core, lane
     lane.gate.set()
     box.wait(1, 2)
     assert lane.log.index((2, 2)) <= 1, "the urgent job waits for at most a step"
+
+
+def summing(requests: dict[int, int]) -> tuple[SummingLane, Box]:
+    """A lane and what came of requests (tag: n), each on its own stream, that all began at once."""
+    lane, box = SummingLane(), Box()
+    core = Core({"chat": lane})
+    core.start()
+    opened(core, box, *["chat"] * len(requests))
+    for number, (tag, n) in enumerate(requests.items(), 1):
+        feed(core, box, number, tag, n)
+    lane.gate.set()
+    box.wait(*requests)
+    core.stop()
+    return lane, box
+
+
+def sums(box: Box) -> dict[int, int]:
+    found = (r for r in box.replies if isinstance(r, p.Result) and isinstance(r.body, p.Generated))
+    return {r.tag: r.body.output_tokens for r in found if isinstance(r.body, p.Generated)}
+
+
+def test_jobs_that_want_the_same_are_served_in_one_call() -> None:
+    lane, box = summing({tag: 6 for tag in range(1, 9)})
+    assert sums(box) == {tag: 42 for tag in range(1, 9)}
+    assert max(map(len, lane.batches)) == 8, "all eight went together"
+    assert len(lane.batches) <= 6 + 8, "but for the steps in which they came"
+
+
+def test_a_batch_has_a_largest_size_and_one_kind() -> None:
+    lane, box = summing({tag: 12 for tag in range(MAX_BATCH + 4)} | {100: 5})
+    assert set(sums(box).values()) == {156, 30} and len(sums(box)) == MAX_BATCH + 5
+    assert max(map(len, lane.batches)) == MAX_BATCH
+
+
+def test_what_fails_in_a_batch_fails_alone_and_a_failed_batch_is_told_to_all() -> None:
+    _, box = summing({1: 15, 2: 7, 3: 98})
+    assert sums(box) == {2: 56}
+    failed = {r.tag: r.message for r in box.replies if isinstance(r, p.Failed)}
+    assert failed[1] == "ValueError: unlucky" and failed[3] == "RuntimeError: all of it"
 
 
 def test_cancel_stops_between_steps(core: Core, lane: CountingLane) -> None:
