@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from . import protocol as p
+from .stats import NOTICED_S, Stats
 
 log = logging.getLogger("bargein.engine")
 
@@ -56,9 +58,11 @@ class Stream:
     backlog: deque[p.Reply] = field(default_factory=deque)
     closed: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
+    last_tag: int | None = None  # that was sent anything
 
     def send(self, tag: int, body: p.Answer) -> None:
         """Deliver a result, or keep it until the reader has credit again."""
+        self.last_tag = tag
         with self.lock:
             if self.closed:
                 return
@@ -115,6 +119,7 @@ class Job:
     used: float = 0.0  # seconds of device time
     cancelled: bool = False
     wants: Together | None = None
+    noticed: float = math.inf  # when a live caller misses the first answer; inf once there was one
 
     @property
     def urgency(self) -> float:
@@ -132,9 +137,10 @@ class Core:
         self._inbox: deque[tuple[int, p.Request, Send]] = deque()
         self._wake = threading.Condition()
         self._jobs: list[Job] = []
+        self.stats = Stats()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="device", daemon=True)
-        self._vad_thread: VadThread | None = VadThread(vad) if vad is not None else None
+        self._vad_thread: VadThread | None = VadThread(vad, self.stats) if vad is not None else None
 
     def start(self) -> None:
         self._thread.start()
@@ -177,6 +183,10 @@ class Core:
 
     def num_streams(self) -> int:
         return len(self._streams)
+
+    def load(self) -> p.Load:
+        """How busy it is."""
+        return self.stats.load(len(self._jobs), len(self._streams))
 
     # --- the device thread ---
 
@@ -247,8 +257,13 @@ class Core:
             stream.fail(tag, str(problem), "caller")
             return
         if steps is not None:
-            due = time.monotonic() + due_ms / 1000 + CLASS_DELAY_S[stream.cls] + LANE_DELAY_S[stream.lane]
-            self._jobs.append(Job(stream, tag, due, steps))
+            due = time.monotonic() + due_ms / 1000
+            job = Job(stream, tag, due + CLASS_DELAY_S[stream.cls] + LANE_DELAY_S[stream.lane], steps)
+            if stream.cls == "live" and tag >= 0:  # what is asked ahead or for show is not missed
+                job.noticed = due + NOTICED_S.get(stream.lane, 1.0)
+            if stream.last_tag == tag:
+                stream.last_tag = None
+            self._jobs.append(job)
 
     def _close(self, key: tuple[int, int], stream: Stream) -> None:
         with stream.lock:
@@ -273,8 +288,10 @@ class Core:
 
     def _advance(self, job: Job) -> None:
         """One step of a job, or of all jobs that wait for the same kind of work as it does."""
+        started = time.monotonic()
         if job.wants is None:
             self._step(job, None)
+            self.stats.worked(job.stream.lane, time.monotonic() - started)
             return
         lane, kind = job.stream.lane, job.wants.kind
         others = [
@@ -283,7 +300,6 @@ class Core:
             and not x.stream.stalled
         ]  # fmt: skip
         jobs = [job, *sorted(others, key=lambda x: x.urgency)][:MAX_BATCH]
-        started = time.monotonic()
         try:
             results = self._lanes[lane].together(kind, [x.wants.item for x in jobs if x.wants is not None])
         except Exception as problem:
@@ -293,6 +309,7 @@ class Core:
             each.used += share
             each.wants = None
             self._step(each, result)
+        self.stats.worked(lane, time.monotonic() - started, len(jobs))
 
     def _step(self, job: Job, value: Any) -> None:
         started = time.monotonic()
@@ -304,24 +321,29 @@ class Core:
             log.error("%s failed", job.stream.lane, exc_info=problem)
             job.stream.fail(job.tag, f"{type(problem).__name__}: {problem}")
             self._jobs.remove(job)
-        job.used += time.monotonic() - started
+        now = time.monotonic()
+        job.used += now - started
+        if job.noticed < math.inf and job.stream.last_tag == job.tag:
+            self.stats.answered(job.stream.lane, now > job.noticed)
+            job.noticed = math.inf
 
 
 class BatchLane(Lane, Protocol):
-    def feed(self, stream: Stream, tag: int, pcm: bytes) -> None:
-        """Queue audio."""
+    def feed(self, stream: Stream, tag: int, pcm: bytes, at: float) -> None:
+        """Queue audio that came at this time."""
 
-    def run_batch(self) -> bool:
-        """One step over every stream that has a whole window; False where none has."""
+    def run_batch(self) -> list[float]:
+        """One step over every stream that has a whole window -> when the last sample of each had come."""
 
 
 class VadThread:
     """Runs the VAD lane: all sessions' windows in one batched call, as soon as there are any."""
 
-    def __init__(self, lane: Any) -> None:
+    def __init__(self, lane: Any, stats: Stats) -> None:
         self._lane: BatchLane = lane
+        self._stats = stats
         self._wake = threading.Condition()
-        self._queue: deque[tuple[Stream, int, bytes] | tuple[Stream, None, None]] = deque()
+        self._queue: deque[tuple[Stream, int, bytes | None, float]] = deque()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="vad", daemon=True)
 
@@ -336,12 +358,12 @@ class VadThread:
 
     def feed(self, stream: Stream, tag: int, body: p.Audio) -> None:
         with self._wake:
-            self._queue.append((stream, tag, body.pcm))
+            self._queue.append((stream, tag, body.pcm, time.monotonic()))
             self._wake.notify()
 
     def forget(self, stream: Stream) -> None:
         with self._wake:
-            self._queue.append((stream, None, None))
+            self._queue.append((stream, 0, None, 0.0))
             self._wake.notify()
 
     def _run(self) -> None:
@@ -353,15 +375,20 @@ class VadThread:
                     return
                 batch = list(self._queue)
                 self._queue.clear()
-            for stream, tag, pcm in batch:
-                if tag is None or pcm is None:
+            for stream, tag, pcm, at in batch:
+                if pcm is None:
                     self._lane.close(stream)
                 else:
-                    self._lane.feed(stream, tag, pcm)
+                    self._lane.feed(stream, tag, pcm, at)
             try:
-                while self._lane.run_batch():
-                    pass
+                started = time.monotonic()
+                while came := self._lane.run_batch():
+                    now = time.monotonic()
+                    self._stats.worked("vad", now - started, len(came))
+                    for at in came:
+                        self._stats.heard(1000 * (now - at))
+                    started = now
             except Exception as problem:
                 log.exception("vad failed")
-                for stream, _, _ in batch:
+                for stream, _, _, _ in batch:
                     stream.fail(None, f"{type(problem).__name__}: {problem}")
