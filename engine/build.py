@@ -9,7 +9,8 @@ import numba
 from bargein.models import decoder, ge2e, hibari, minilm, silero, smart_turn, store, whisper, whisper_stream
 from bargein.models.tokenizer import load_codec
 
-from .core import Core, Lane
+from .core import Core
+from .lane import Lane
 from .lanes.chat import ChatLane
 from .lanes.embed import EmbedLane
 from .lanes.stt import SttLane
@@ -22,8 +23,6 @@ from .models_used import chosen
 def build(*, stt: str = "", chat: str = "", threads: int = 0) -> tuple[Core, dict[str, str]]:
     """Load the models and return the core (not started) with the names used. Raises WeightsError."""
     names = chosen(stt=stt, chat=chat)
-    if threads:
-        numba.set_num_threads(min(threads, os.cpu_count() or 1))
     folders = {task: store.path(name) for task, name in names.items()}
     speech = whisper.load(folders["stt"])
     lanes: dict[str, Lane] = {
@@ -33,4 +32,5 @@ def build(*, stt: str = "", chat: str = "", threads: int = 0) -> tuple[Core, dic
         "tts": TtsLane(hibari.load(folders["tts"])),
         "embed": EmbedLane(minilm.load(folders["embed"]), ge2e.load(folders["voice"])),
     }
-    return Core(lanes, VadLane(silero.load(folders["vad"]))), names
+    cores = min(threads or os.cpu_count() or 1, numba.get_num_threads())
+    return Core(lanes, VadLane(silero.load(folders["vad"])), cores, numba.set_num_threads), names

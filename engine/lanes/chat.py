@@ -16,7 +16,7 @@ from bargein.models import chat_prompts, decoder, end_of_words, grammar, samplin
 from bargein.models.tokenizer import Detokenizer, TextCodec
 
 from .. import protocol as p
-from ..core import Lane, Steps, Stream, Together
+from ..lane import Lane, Steps, Stream, Together
 from . import writing
 from .writing import Writer
 
@@ -32,6 +32,8 @@ def _common(have: Sequence[int], want: Sequence[int]) -> int:
 
 class ChatLane(Lane):
     """`codec`: the model's tokenizer."""
+
+    shares = True  # a token of several replies is one reading of the weights; caches are copied between streams
 
     def __init__(self, model: decoder.Model, codec: TextCodec) -> None:
         self._model, self._codec = model, codec

@@ -7,7 +7,7 @@ import numpy as np
 from bargein.models import ge2e, minilm
 
 from .. import protocol as p
-from ..core import Lane, Steps, Stream
+from ..lane import Lane, Steps, Stream
 
 VOICE_BATCH = 8  # windows of 1.6 s at once
 
@@ -17,12 +17,6 @@ class EmbedLane(Lane):
 
     def __init__(self, texts: minilm.Model, voices: ge2e.Model) -> None:
         self._texts, self._voices = texts, voices
-
-    def open(self, stream: Stream) -> None:
-        pass
-
-    def close(self, stream: Stream) -> None:
-        pass
 
     def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         if isinstance(body, p.Embed):

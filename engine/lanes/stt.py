@@ -15,7 +15,7 @@ import numpy as np
 from bargein.models import whisper_stream, whisper_window
 
 from .. import protocol as p
-from ..core import Lane, Steps, Stream
+from ..lane import Lane, Steps, Stream
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ import numpy as np
 from bargein.models import hibari
 
 from .. import protocol as p
-from ..core import Lane, Steps, Stream
+from ..lane import Lane, Steps, Stream
 
 MID_REPLY = hibari.Pauses()
 
@@ -17,12 +17,6 @@ class TtsLane(Lane):
 
     def __init__(self, model: hibari.Model) -> None:
         self._model = model
-
-    def open(self, stream: Stream) -> None:
-        pass
-
-    def close(self, stream: Stream) -> None:
-        pass
 
     def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         if not isinstance(body, p.Say):

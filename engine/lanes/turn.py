@@ -9,7 +9,7 @@ import numpy as np
 from bargein.models import smart_turn
 
 from .. import protocol as p
-from ..core import Lane, Steps, Stream
+from ..lane import Lane, Steps, Stream
 
 
 class TurnLane(Lane):
@@ -17,12 +17,6 @@ class TurnLane(Lane):
 
     def __init__(self, model: smart_turn.Model) -> None:
         self._model = model
-
-    def open(self, stream: Stream) -> None:
-        pass
-
-    def close(self, stream: Stream) -> None:
-        pass
 
     def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         if not isinstance(body, p.AskTurn):

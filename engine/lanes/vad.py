@@ -11,7 +11,7 @@ from bargein.kernels.cpu import VadWeights
 from bargein.models import silero
 
 from .. import protocol as p
-from ..core import Lane, Steps, Stream
+from ..lane import Stream
 
 F32 = npt.NDArray[np.float32]
 
@@ -29,7 +29,7 @@ class _Session:
     at: float = 0.0  # when the last of it came
 
 
-class VadLane(Lane):
+class VadLane:
     """State per stream: the recurrent state, one row, and audio that is not a whole window yet."""
 
     def __init__(self, weights: VadWeights) -> None:
@@ -38,9 +38,6 @@ class VadLane(Lane):
 
     def open(self, stream: Stream) -> None:
         stream.state = _Session(silero.init_state(1))
-
-    def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
-        raise ValueError("the vad lane is fed on its own thread")
 
     def close(self, stream: Stream) -> None:
         self._active.pop(id(stream), None)

@@ -14,7 +14,7 @@ from bargein.models import chat_prompts, decoder, grammar, sampling
 from bargein.models.tokenizer import Detokenizer, TextCodec, encode
 
 from .. import protocol as p
-from ..core import Steps, Together
+from ..lane import Steps, Together
 
 Send = Callable[[p.Answer], None]
 DEFAULT_MAX_TOKENS = 256

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from bargein.engine import protocol as p
-from bargein.engine.core import Steps, Stream, Together
+from bargein.engine.lane import Steps, Stream, Together
 from bargein.engine.lanes.chat import ChatLane
 from bargein.models import decoder, store
 from bargein.models.tokenizer import load_codec

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from bargein.engine import protocol as p
-from bargein.engine.core import MAX_BATCH, Core, Lane, Steps, Stream, Together
+from bargein.engine.core import Core
+from bargein.engine.desk import MAX_BATCH
+from bargein.engine.lane import Lane, Steps, Stream, Together
 
 
 class CountingLane(Lane):
@@ -49,6 +51,8 @@ class CountingLane(Lane):
 
 class SummingLane(CountingLane):
     """A request of n samples wants the doubles of 1 to n, and answers with their sum; 13 cannot be doubled."""
+
+    shares = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,6 +165,64 @@ def test_what_fails_in_a_batch_fails_alone_and_a_failed_batch_is_told_to_all() -
     assert sums(box) == {2: 56}
     failed = {r.tag: r.message for r in box.replies if isinstance(r, p.Failed)}
     assert failed[1] == "ValueError: unlucky" and failed[3] == "RuntimeError: all of it"
+
+
+class MeetingLane(CountingLane):
+    """Each step waits for a step of another stream; `alone` counts those that nobody joined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meeting = threading.Barrier(2)
+        self.at_once: dict[int, int] = {}
+        self.most_of_a_stream = 0
+
+    def _steps(self, stream: Stream, tag: int, n: int) -> Steps:
+        for _ in range(n):
+            self.at_once[stream.id] = self.at_once.get(stream.id, 0) + 1
+            self.most_of_a_stream = max(self.most_of_a_stream, self.at_once[stream.id])
+            self.meeting.wait(5)
+            self.at_once[stream.id] -= 1
+            yield None
+        stream.send(tag, p.Generated("stop", 0, n, 0))
+
+
+def test_two_workers_serve_two_streams_at_once_but_never_one_stream_twice() -> None:
+    lane, box, threads = MeetingLane(), Box(), set()
+    core = Core({"stt": lane}, None, 2, lambda n: threads.add((threading.current_thread().name, n)))
+    core.start()
+    opened(core, box, "stt", "stt")
+    for tag in range(6):
+        feed(core, box, 1 + tag % 2, tag, 20)
+    box.wait(*range(6))
+    core.stop()
+    assert lane.most_of_a_stream == 1 and not [r for r in box.replies if isinstance(r, p.Failed)]
+    assert {("device-0", 1), ("device-1", 1)} <= threads, "beside another, a worker keeps to its core"
+
+
+def test_a_worker_that_is_alone_uses_every_core() -> None:
+    lane, box, threads = CountingLane(), Box(), []
+    lane.gate.set()
+    core = Core({"stt": lane}, None, 2, threads.append)
+    core.start()
+    opened(core, box, "stt")
+    feed(core, box, 1, 1, 5)
+    box.wait(1)
+    core.stop()
+    assert threads and set(threads) == {2}
+
+
+def test_a_closed_stream_leaves_no_desk_behind(core: Core, lane: CountingLane) -> None:
+    box = Box()
+    lane.gate.set()
+    for number in range(1, 30):
+        core.submit(1, p.Open(number, "stt", {}), box)
+        feed(core, box, number, number, 1)
+        box.wait(number)
+        core.submit(1, p.Close(number), box)
+    until = time.monotonic() + 5
+    while (core.num_streams(), len(core._open)) != (0, 0):
+        assert time.monotonic() < until
+    assert len(lane.closed) == 29
 
 
 def test_cancel_stops_between_steps(core: Core, lane: CountingLane) -> None:
