@@ -40,7 +40,7 @@ class Job:
     @property
     def urgency(self) -> float:
         """The smaller, the sooner."""
-        return self.due + self.used
+        return self.due + self.used + (self.wants.spare_s if self.wants is not None else 0.0)
 
 
 @dataclass(slots=True, eq=False)

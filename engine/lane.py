@@ -15,10 +15,14 @@ Send = Callable[[p.Reply], None]
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """What a job yields to have `Lane.together` do it along with what others want of that kind; it is sent the result."""
+    """What a job yields to have `Lane.together` do it along with what others want of that kind; it is sent the result.
+
+    `spare_s`: how long after the job was due nobody will miss this yet.
+    """
 
     kind: str
     item: Any
+    spare_s: float = 0.0
 
 
 Steps = Generator[Together | None, Any, Any]  # of a job, or of a part of one

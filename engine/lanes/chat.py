@@ -21,6 +21,8 @@ from . import writing
 from .writing import Writer
 
 PREFILL_CHUNK = 32
+# A reply is spoken more slowly than it is written: a token this far on may wait until others have been served.
+FIRST_PHRASE_TOKENS, SPOKEN_TOKEN_S = 12, 0.2
 WORTH_COPYING = 4  # tokens; reading one takes as long as copying a few hundred
 
 
@@ -164,7 +166,8 @@ class ChatLane(Lane):
                 stream.send(tag, p.Token(piece.text))
             if piece.finish is not None:
                 return p.Generated("stop", len(prompt), made, 0)
-            logits = yield Together(writing.LIKELIEST, writing.Next(kv, token))
+            spare_s = max(0, made - FIRST_PHRASE_TOKENS) * SPOKEN_TOKEN_S
+            logits = yield Together(writing.LIKELIEST, writing.Next(kv, token), spare_s)
         if rest := watcher.finish():
             stream.send(tag, p.Token(rest))
         return p.Generated("length", len(prompt), limit, 0)
