@@ -8,13 +8,16 @@ wait for the same, as a token for each of eight replies.
 
 There is a worker for each core. One that is alone uses all cores for its step; beside another each stays on its own,
 which gets more done: two encoders side by side take hardly longer than one, and one on two cores four fifths of that.
+So a single piece of work that can wait leaves all cores to a more urgent one; two pieces do not.
 VAD has its own thread, since it is due every 32 ms and costs less than a millisecond.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 from . import protocol as p
@@ -24,6 +27,9 @@ from .stats import Stats
 from .vad_thread import BatchLane, VadThread
 
 log = logging.getLogger("bargein.engine")
+
+
+CAN_WAIT_S = 0.2  # between what is worked on and what leaves it the other cores
 
 
 class Core:
@@ -49,6 +55,7 @@ class Core:
         self._voices: dict[Key, Stream] = {}  # the streams of the VAD thread
         self._wake = threading.Condition()
         self._stopping = False
+        self._patience: float | None = None  # seconds after which `_next` may have another answer
         names = [f"device-{n}" for n in range(cores)]
         self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for name in names]
         self._vad_thread = VadThread(vad, self.stats) if vad is not None else None
@@ -143,18 +150,20 @@ class Core:
     def _run(self) -> None:
         while True:
             with self._wake:
-                while (desk := self._most_urgent()) is None and not self._stopping:
-                    self._wake.wait()
+                while (desk := self._next()) is None and not self._stopping:
+                    self._wake.wait(self._patience)
                 if self._stopping or desk is None:
                     return
-                desk.busy = True
+                desk.busy, desk.serving = True, min((job.urgency for job in desk.jobs), default=math.inf)
                 requests = list(desk.inbox)
                 desk.inbox.clear()
-                alone = self._most_urgent() is None and not any(d.busy for d in self._open if d is not desk)
-            self._use_threads(self._cores if alone else 1)
-            for key, request, deliver in requests:
-                desk.receive(key, request, deliver)
-            desk.work()
+                alone = self._next() is None and not any(d.busy for d in self._open if d is not desk)
+            if requests:  # then see what is most urgent now
+                for key, request, deliver in requests:
+                    desk.receive(key, request, deliver)
+            else:
+                self._use_threads(self._cores if alone else 1)
+                desk.work()
             with self._wake:
                 desk.busy = False
                 if desk.urgency is not None:
@@ -162,7 +171,15 @@ class Core:
                 elif not desk.streams and not desk.inbox:
                     self._open.pop(desk, None)
 
-    def _most_urgent(self) -> Desk | None:
-        """The desk to go to, None where nobody is needed."""
-        free = [(u, d) for d in self._open if not d.busy and (u := d.urgency) is not None]
-        return min(free, key=lambda pair: pair[0], default=(0.0, None))[1]
+    def _next(self) -> Desk | None:
+        """The desk with the most urgent work, None where nobody is needed, or not before `_patience` is over."""
+        self._patience = None
+        waiting = [(u, d) for d in self._open if not d.busy and (u := d.urgency) is not None]
+        urgency, desk = min(waiting, key=lambda pair: pair[0], default=(0.0, None))
+        if len(waiting) == 1:
+            served = min((d.serving for d in self._open if d.busy), default=math.inf)
+            slack = urgency - time.monotonic()
+            if slack > 0 and urgency - served > CAN_WAIT_S:
+                self._patience = slack
+                return None
+        return desk

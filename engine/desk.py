@@ -53,7 +53,8 @@ class Desk:
     streams: dict[Key, Stream] = field(default_factory=dict)
     inbox: deque[tuple[Key, p.Request, Send]] = field(default_factory=deque)
     jobs: list[Job] = field(default_factory=list)
-    busy: bool = False  # a worker is at it
+    busy: bool = False  # a worker is at it,
+    serving: float = math.inf  # and this urgent was the work when it came
 
     @property
     def urgency(self) -> float | None:

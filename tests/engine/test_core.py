@@ -21,6 +21,7 @@ class CountingLane(Lane):
         self.log: list[tuple[int, int]] = []
         self.closed: list[int] = []
         self.gate = threading.Event()
+        self.begun = threading.Event()
 
     def open(self, stream: Stream) -> None:
         if stream.params.get("bad"):
@@ -39,6 +40,7 @@ class CountingLane(Lane):
         return self._steps(stream, tag, body.num_samples)
 
     def _steps(self, stream: Stream, tag: int, n: int) -> Steps:
+        self.begun.set()
         self.gate.wait(5)
         for _ in range(n):
             self.log.append((stream.id, tag))
@@ -209,6 +211,32 @@ def test_a_worker_that_is_alone_uses_every_core() -> None:
     box.wait(1)
     core.stop()
     assert threads and set(threads) == {2}
+
+
+def test_one_thing_that_can_wait_leaves_the_cores_to_an_urgent_one() -> None:
+    lane, box, threads = CountingLane(), Box(), []
+    core = Core({"stt": lane, "turn": lane}, None, 2, threads.append)
+    core.start()
+    opened(core, box, "stt", "turn")
+    feed(core, box, 1, 1, 40)
+    assert lane.begun.wait(5)
+    feed(core, box, 2, 2, 3, due_ms=60_000)
+    lane.gate.set()
+    box.wait(1, 2)
+    core.stop()
+    assert lane.log == [(1, 1)] * 40 + [(2, 2)] * 3, "what is due in a minute came last"
+
+
+def test_what_has_waited_until_it_is_due_is_done_beside_the_rest() -> None:
+    lane, box = MeetingLane(), Box()
+    core = Core({"stt": lane, "turn": lane}, None, 2)
+    core.start()
+    opened(core, box, "stt", "turn")
+    feed(core, box, 1, 1, 3)
+    feed(core, box, 2, 2, 3, due_ms=300)  # each step of the first waits for one of the second
+    box.wait(1, 2)
+    core.stop()
+    assert not [r for r in box.replies if isinstance(r, p.Failed)]
 
 
 def test_a_closed_stream_leaves_no_desk_behind(core: Core, lane: CountingLane) -> None:
