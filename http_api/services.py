@@ -87,7 +87,8 @@ class Services:
 
     def load(self) -> dict[str, int]:
         """How busy the server is, for the inspector's engine lane."""
-        return {"sessions": self.num_sessions, "streams": self.engine.num_streams()}
+        jobs = self.engine.load.jobs if self.engine.load is not None else 0
+        return {"sessions": self.num_sessions, "streams": self.engine.num_streams(), "jobs": jobs}
 
     def watch(self, transport: str) -> Callable[[str], Watch]:
         """What a session's runner calls with its id, to be watched and, where that is configured, recorded."""

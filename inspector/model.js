@@ -292,7 +292,7 @@ function label(key, p) {
     case "tts_chunk.planned": return p.text.trim();
     case "wire.out": return p.type ? p.type.replace(PLAIN, "") : "event";
     case "wire.in": return typeof p === "string" ? (/"type":\s*"([^"]+)"/.exec(p)?.[1] ?? "event") : "event";
-    case "engine.load": return `${p.streams} streams, ${p.sessions} ${p.sessions === 1 ? "session" : "sessions"}`;
+    case "engine.load": return `${p.jobs ?? 0} in hand, ${p.streams} streams, ${p.sessions} ${p.sessions === 1 ? "session" : "sessions"}`;
     case "state.timer_fired": return `${p.key.replaceAll("_", " ")} timer`;
     default: return key.split(".")[1].replaceAll("_", " ");
   }
