@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--file", type=Path, help="a recording to have transcribed over HTTP all the while")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--json", type=Path, metavar="FILE", help="append the figures here, one JSON object a line")
+    p.add_argument("--results", type=Path, metavar="FILE.md", help="append one row to this table")
     p.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw every turn's delay over time")
     return p
 
@@ -77,7 +78,33 @@ def run(argv: list[str]) -> int:
     if args.json is not None:
         with args.json.open("a") as out:
             out.write(json.dumps(figures) + "\n")
+    if args.results is not None:
+        begun = args.results.exists()
+        with args.results.open("a") as out:
+            out.write(("" if begun else HEADING) + row(figures))
     return 0
+
+
+COLUMNS = ("when", "machine", "calls", "seconds", "answered", "voice to voice: median, p95, p99 ms", "stop p95 ms",
+           "gap max ms", "late answers", "CPU s a call minute", "MB", "voice window p99 ms")  # fmt: skip
+HEADING = (
+    "# Calls under load\n\nRows of `bargein bench load --results`, the newest last: seeded callers in a process of their own "
+    "on the same machine.\n\n| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|\n"
+)
+
+
+def row(f: dict[str, Any]) -> str:
+    """A run's figures as a line of the table."""
+    v2v, server = f.get("v2v_ms", {}), f.get("server", {})
+    late = sum(lane["late"] for lane in server.get("lanes", {}).values())
+    due = sum(lane["answered"] for lane in server.get("lanes", {}).values())
+    cells = (
+        f["at"], f["machine"], f["calls"], f["seconds"], f"{f['answered']} of {f['asked']}",
+        ", ".join(f"{v2v[k]:.0f}" for k in ("median", "p95", "p99")) if v2v else "-",
+        f.get("stop_ms", {}).get("p95", "-"), f.get("gap_ms", {}).get("max", "-"), f"{late:.0f} of {due:.0f}",
+        server.get("cpu_s_per_call_min", "-"), server.get("memory_mb", "-"), server.get("vad_p99_ms", "-"),
+    )  # fmt: skip
+    return "| " + " | ".join(str(cell) for cell in cells) + " |\n"
 
 
 async def _load(args: argparse.Namespace, questions: list[I16]) -> dict[str, Any]:
