@@ -51,6 +51,15 @@ class Transport(Protocol):
     def close(self, code: int, reason: str) -> None: ...
 
 
+class Hands(Protocol):
+    """What runs the tools of the server's own for one session (SPEC section 16). Answers come as `ToolDone`."""
+
+    def bind(self, runner: SessionRunner) -> None: ...
+    def run(self, effect: f.RunTool) -> None: ...
+    def cancel(self, call_id: str) -> None: ...
+    def close(self) -> None: ...
+
+
 class SessionRunner:
     """One call. Create, `open`, feed with `receive` (or `append`), await `run`.
 
@@ -68,6 +77,7 @@ class SessionRunner:
         model_used: str,
         limits: Limits | None = None,
         inspections: Callable[[str], Watch] | None = None,
+        hands: Hands | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport, self._source = transport, source
@@ -75,6 +85,9 @@ class SessionRunner:
         self._encoder = Encoder(dialect or "ga", model_used, playback=transport.carries_audio)
         self._settings = settings
         self._inspections = inspections
+        self._hands = hands
+        if hands is not None:
+            hands.bind(self)
         self._watch: Watch | None = None  # made when the session has its id
         self.limits = limits or Limits()
         self.state = Session()
@@ -140,6 +153,8 @@ class SessionRunner:
         self.mouth.close()
         if self._watch is not None:
             self._watch.end()
+        if self._hands is not None:
+            self._hands.close()
         await self._source.close()
 
     # --- the client's side ---
@@ -283,7 +298,7 @@ class SessionRunner:
                 self.hearing.finished.prepare_context(effect)
             case f.AskEouText():
                 self.hearing.finished.ask_words(effect)
-            case f.StartChat():
+            case f.StartChat() | f.SayLine():
                 self.epochs.admit(effect.epoch)
                 self._call.prompts.send_nowait(effect)
             case f.HoldOutput(epoch):
@@ -292,6 +307,14 @@ class SessionRunner:
                 self.playout.release(epoch)
             case f.PrimeChat():
                 self._source.prime(effect)
+            case f.RunTool(call_id, name):
+                if self._hands is not None:
+                    self._hands.run(effect)
+                else:
+                    self.tell(e.ToolDone(self.now(), call_id, f"there is no tool {name}", "failed"))
+            case f.CancelTool(call_id):
+                if self._hands is not None:
+                    self._hands.cancel(call_id)
             case f.RetireEpoch(epoch):
                 self.epochs.retire(epoch)
             case f.FlushOutput(epoch):

@@ -174,13 +174,31 @@ class Conversation:
         return to_chat(self.items)
 
 
+PENDING = "(no result yet)"
+
+
 def to_chat(items: tuple[Item, ...]) -> tuple[ChatMessage, ...]:
-    """Items as chat messages. A user item without words (gated, failed, not transcribed) is left out."""
+    """Items as chat messages. A user item without words (gated, failed, not transcribed) is left out.
+
+    Chat servers want every call answered right after it: a result that came later is moved there, and a call that still
+    waits for its result says so.
+    """
+    outputs = {i.call_id: i.output for i in items if isinstance(i, FunctionOutput)}
     out: list[ChatMessage] = []
+    waiting: list[str] = []  # calls whose results are to follow
+    told: set[str] = set()
+
+    def results() -> None:
+        for call_id in waiting:
+            told.add(call_id)
+            out.append(ChatMessage("tool", outputs.get(call_id, PENDING), (), call_id))
+        waiting.clear()
+
     for item in items:
         match item:
             case Message(role=role):
                 if text := item.text().strip():
+                    results()
                     out.append(ChatMessage(role, text))
             case FunctionCall(call_id=call_id, name=name, arguments=arguments):
                 call = (call_id, name, arguments)
@@ -188,6 +206,12 @@ def to_chat(items: tuple[Item, ...]) -> tuple[ChatMessage, ...]:
                     out[-1] = replace(out[-1], tool_calls=(*out[-1].tool_calls, call))
                 else:
                     out.append(ChatMessage("assistant", "", (call,)))
+                waiting.append(call_id)
             case FunctionOutput(call_id=call_id, output=output):
-                out.append(ChatMessage("tool", output, (), call_id))
+                if call_id in waiting:
+                    results()
+                elif call_id not in told:  # a result without a call
+                    results()
+                    out.append(ChatMessage("tool", output, (), call_id))
+    results()
     return tuple(out)

@@ -15,7 +15,7 @@ from bargein.engine import protocol as p
 from bargein.engine.client import EngineClient, EngineStream, EngineUnavailable
 from bargein.realtime import events as e
 from bargein.realtime.conversation import ChatMessage
-from bargein.realtime.effects import PrimeChat, StartChat
+from bargein.realtime.effects import PrimeChat, SayLine, StartChat
 
 from ..channel import Channel, Epochs
 from ..messages import TextPiece
@@ -57,13 +57,25 @@ class ChatSource(Protocol):
 
 
 async def chat_node(
-    inp: Channel[StartChat], out: Channel[TextPiece], source: ChatSource, epochs: Epochs, tell: Tell, now: Now
+    inp: Channel[StartChat | SayLine], out: Channel[TextPiece], source: ChatSource, epochs: Epochs, tell: Tell, now: Now
 ) -> None:
     """Answer prompts as they come; out-of-band ones run beside the conversation's own."""
     async with asyncio.TaskGroup() as group:
         while True:
             ask = await inp.receive()
-            epochs.scope(ask.epoch, group.create_task(_answer(ask, out, source, tell, now)))
+            if isinstance(ask, SayLine):
+                task = group.create_task(_say(ask, out, tell, now))
+            else:
+                task = group.create_task(_answer(ask, out, source, tell, now))
+            epochs.scope(ask.epoch, task)
+
+
+async def _say(line: SayLine, out: Channel[TextPiece], tell: Tell, now: Now) -> None:
+    """The server's own words: what chat would bring is given."""
+    tell(e.ChatDelta(now(), line.epoch, line.text))
+    tell(e.ChatDone(now(), line.epoch))
+    if line.spoken:
+        await out.send(TextPiece(line.epoch, line.text, True, line.speed))
 
 
 async def _answer(ask: StartChat, out: Channel[TextPiece], source: ChatSource, tell: Tell, now: Now) -> None:
