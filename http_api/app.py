@@ -155,8 +155,9 @@ def _engine_args(config: Config) -> list[str]:
 
 
 async def serve(config: Config) -> None:
-    """Serve until SIGTERM or SIGINT. Raises OSError (port in use) and EngineExited."""
+    """Serve until SIGTERM or SIGINT. Raises OSError (port in use), AgentError and EngineExited."""
     services = Services(config, EngineClient())
+    await services.agents.start()
     app = make_app(services)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=5)
     await runner.setup()

@@ -55,6 +55,7 @@ def _serve_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     serve.add_argument("--chat", metavar="MODEL", help="chat model (see `bargein models list`)")
     serve.add_argument("--chat-base-url", metavar="URL", help="take replies from this OpenAI-compatible server")
     serve.add_argument("--chat-model", metavar="NAME", help="its model")
+    serve.add_argument("--agent", action="append", default=[], metavar="FILE", help="an agent, .toml or .py; repeatable")
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
     serve.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="any setting")
     serve.set_defaults(run=_serve)
@@ -124,6 +125,7 @@ def _fail(problem: object) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
+    from bargein.agent.definition import AgentError
     from bargein.engine.models_used import needed
     from bargein.http_api.app import EngineExited, serve
     from bargein.http_api.config import ConfigError, load
@@ -136,6 +138,8 @@ def _serve(args: argparse.Namespace) -> int:
              "server.tls": args.tls, "server.tls_cert": args.tls_cert, "server.tls_key": args.tls_key,
              "log.level": args.log_level}  # fmt: skip
     flags = {k: v for k, v in named.items() if v is not None}
+    if args.agent:
+        flags["server.agents"] = ",".join(args.agent)
     for pair in args.set:
         key, equals, value = pair.partition("=")
         if not equals:
@@ -152,7 +156,7 @@ def _serve(args: argparse.Namespace) -> int:
         import uvloop
 
         uvloop.run(serve(config))
-    except (ConfigError, WeightsError, EngineExited) as problem:
+    except (AgentError, ConfigError, WeightsError, EngineExited) as problem:
         return _fail(problem)
     except OSError as problem:
         return _fail(f"cannot listen on {config.server.host}:{config.server.port}: {problem.strerror or problem}")

@@ -28,6 +28,7 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()  # names that browsers may reach the server by, beside its own
     max_sessions: int = 16
+    agents: tuple[str, ...] = ()  # files, .toml or .py; the first agent answers where no model is named
     tls: Literal["", "auto"] = ""  # auto: a self-signed certificate, made once and kept
     tls_cert: str = ""
     tls_key: str = ""

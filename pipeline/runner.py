@@ -29,7 +29,7 @@ from .audio import F32
 from .channel import Epochs
 from .graphs import Call, call_graph
 from .inspect import Watch
-from .nodes.chat import ChatSource, EngineChat
+from .nodes.chat import ChatSource
 from .nodes.hearing import Hearing
 from .nodes.playout import Playout
 from .nodes.speech import Mouth
@@ -99,7 +99,7 @@ class SessionRunner:
         self.epochs = Epochs()
         self.hearing = Hearing(
             engine, self.tell, self.now, settings.input_format,
-            partials=dialect == "extended", chat_is_local=isinstance(source, EngineChat),
+            partials=dialect == "extended", chat_is_local=source.is_local,
         )  # fmt: skip
         self.mouth = Mouth(engine)
         self.playout = Playout(
@@ -208,6 +208,10 @@ class SessionRunner:
         text = self._encoder.encode(a.SessionCreated(self.state.id, self.state.settings))
         assert text is not None
         return text
+
+    @property
+    def session_id(self) -> str:
+        return self.state.id
 
     @property
     def heard_s(self) -> float:

@@ -44,7 +44,10 @@ class Finish:
 
 
 class ChatSource(Protocol):
-    """Where replies come from."""
+    """Where replies come from. `is_local`: from the embedded model."""
+
+    @property
+    def is_local(self) -> bool: ...
 
     def generate(self, ask: StartChat) -> AsyncIterator[str | Finish]:
         """Text as it comes, then one Finish. Raises ChatFailure."""
@@ -104,6 +107,8 @@ async def _answer(ask: StartChat, out: Channel[TextPiece], source: ChatSource, t
 
 class EngineChat:
     """The local model, through one stream of the session's: its cache outlives turns."""
+
+    is_local = True
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
@@ -180,6 +185,8 @@ def _plain(m: ChatMessage) -> str:
 
 class UpstreamChat:
     """Any server that speaks OpenAI's chat completions, streaming."""
+
+    is_local = False
 
     def __init__(self, base_url: str, api_key: str, model: str) -> None:
         self._url = base_url.rstrip("/") + "/chat/completions"

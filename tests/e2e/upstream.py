@@ -1,7 +1,7 @@
 """A chat server that calls tools, standing in for a large model: OpenAI's streaming chat completions on a thread.
 
-It is a test's double of somebody else's server, at its wire: it calls the first tool it is offered with an argument
-found in the question, and when a tool has answered it says the result in a sentence.
+It is a test's double of somebody else's server, at its wire: it calls the tool whose name the question speaks of, or
+else the first, with an argument found in the question, and when a tool has answered it says the result in a sentence.
 """
 
 from __future__ import annotations
@@ -65,9 +65,11 @@ class Upstream:
                 await out.write(_chunk({"content": word + " "}))
             await out.write(_chunk({}, "stop"))
         elif tools and last["role"] == "user" and "without any tool" not in last["content"]:
-            function = tools[0]["function"]
-            argument = next(iter(function["parameters"]["properties"]))
-            arguments = json.dumps({argument: "kitchen" if "kitchen" in last["content"] else "hall"})
+            asked = last["content"].lower()
+            named_in = (t for t in tools if any(w in asked for w in t["function"]["name"].split("_") if len(w) > 3))
+            function = next(named_in, tools[0])["function"]
+            room = "kitchen" if "kitchen" in asked else "hall"
+            arguments = json.dumps({name: room for name in list(function["parameters"]["properties"])[:1]})
             named = {"name": function["name"], "arguments": ""}
             call = {"index": 0, "id": f"call_{len(self.requests)}", "type": "function", "function": named}
             await out.write(_chunk({"tool_calls": [call]}))
