@@ -222,11 +222,12 @@ class Agent:
         return self.session | {"instructions": self.fill(self.instructions, given)}
 
     def rules(self, given: Mapping[str, str]) -> realtime.Agent:
-        """Its part of the settings that no client writes."""
+        """Its part of the settings that no client writes. Tools of the file come before the server's own."""
+        tools = sorted(self.tools.values(), key=lambda t: t.function is None and t.mcp is None)
         return realtime.Agent(
             name=self.name,
             greeting=self.fill(self.greeting, given),
-            tools=tuple(t.for_chat() for t in self.tools.values()),
+            tools=tuple(t.for_chat() for t in tools),
             filler=self.fill(self.filler, given),
             filler_after_ms=self.filler_after_ms,
             apology=self.fill(self.apology, given),

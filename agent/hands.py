@@ -64,9 +64,13 @@ class Workshop:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def is_open(self) -> bool:
+        return self._thread.is_alive()
+
     def close(self) -> None:
         """Stop the loop; what still runs on it is abandoned."""
-        if self._thread.is_alive():
+        if self.is_open:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(2)
 

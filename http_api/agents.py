@@ -50,7 +50,8 @@ class Agents:
             await self._workshop.on_loop(self._connections.discover(list(self.found.values())))
 
     async def close(self) -> None:
-        if self.found:
+        """Let go of MCP servers and running tools; once is enough."""
+        if self._workshop.is_open:
             await asyncio.wait([asyncio.ensure_future(self._workshop.on_loop(self._connections.close()))], timeout=5)
             self._workshop.close()
 

@@ -50,11 +50,11 @@ def call(d: Draft, tool: JsonObject, asked: e.ToolCall, response_id: ResponseId,
 
 
 def answer(d: Draft, running: Running, output: str) -> None:
-    """Put an answer right after its call; a call that was deleted meanwhile gets none."""
+    """Put an answer into the conversation; a call that was deleted meanwhile gets none."""
     if d.s.conversation.get(running.item_id) is None:
         return
     item = FunctionOutput(ItemId(d.fresh("item")), running.call_id, output)
-    d.set(conversation=d.s.conversation.insert(item, running.item_id))
+    d.set(conversation=d.s.conversation.insert(item))
     previous = d.s.conversation.before(item.id)
     d.emit(a.ItemAdded(item, previous))
     d.emit(a.ItemDone(item, previous))

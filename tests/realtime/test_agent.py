@@ -9,7 +9,7 @@ import pytest
 from bargein.realtime import alphabet as a
 from bargein.realtime import effects as f
 from bargein.realtime import events as e
-from bargein.realtime.conversation import FunctionCall, FunctionOutput, Message, to_chat
+from bargein.realtime.conversation import FunctionCall, FunctionOutput, Message, Part, to_chat
 from bargein.realtime.ids import ItemId
 from bargein.realtime.settings import Agent
 from bargein.realtime.state import Created, Held, Terminated, live
@@ -138,7 +138,7 @@ def test_a_call_of_an_own_tool_is_an_item_and_no_output_and_is_run() -> None:
     assert effects(p, f.StartChat)[-1].tools == (LOOK,)
 
 
-def test_the_answer_stands_after_its_call_and_the_reply_goes_on() -> None:
+def test_the_answer_is_an_item_and_the_reply_goes_on() -> None:
     p = called()
     p.advance(100)
     p.tell(e.ToolDone(p.at, "call_1", "31 degrees"))
@@ -159,9 +159,7 @@ def test_a_slow_tool_is_bridged_once_and_its_answer_follows_the_filler() -> None
     assert len(effects(p, f.StartChat)) == 1
     p.play(200, start_ms=200)
     p.drained(400)
-    assert p.prompt == [
-        ("user", "Count to ten."), ("assistant", ""), ("tool", "31 degrees"), ("assistant", "One moment."),
-    ]  # fmt: skip
+    assert p.prompt == [("user", "Count to ten."), ("assistant", "One moment."), ("tool", "31 degrees")]
     assert len(effects(p, f.StartChat)) == 2
     p.advance(5000)
     assert said(p)[:1] == ["One moment."] and said(p).count("One moment.") == 1
@@ -191,8 +189,10 @@ def test_speaking_over_the_filler_cancels_the_tool_or_keeps_it_as_declared(cance
     else:
         messages = effects(p, f.StartChat)[-1].messages
         assert len(effects(p, f.StartChat)) == num + 1
-        assert [m.content for m in messages if m.role == "tool"] == ["31 degrees"]
-        assert [m.role for m in messages][:3] == ["user", "assistant", "tool"]
+        assert [(m.role, m.content) for m in messages if m.role != "assistant"] == [
+            ("user", "Count to ten."), ("tool", "(no result yet)"), ("user", "And the hall?"), ("tool", "31 degrees"),
+        ]  # fmt: skip
+        assert messages[1].content.startswith("One") and messages[-2].tool_calls[0][0] == "call_1_late"
 
 
 def test_an_answer_that_comes_while_the_caller_speaks_waits_for_the_turn() -> None:
@@ -319,7 +319,7 @@ def test_keys_are_a_message_after_a_pause_or_at_the_hash() -> None:
 # --- what chat is given --------------------------------------------------------------------------------------------
 
 
-def test_results_follow_their_calls_whatever_came_between() -> None:
+def test_every_call_is_answered_before_anything_else_is_said() -> None:
     def call(n: int) -> FunctionCall:
         return FunctionCall(ItemId(f"c{n}"), f"call_{n}", "look", "{}")
 
@@ -329,8 +329,13 @@ def test_results_follow_their_calls_whatever_came_between() -> None:
     def shown(*items: Any) -> list[str]:
         return [m.tool_call_id or (f"{m.role}:{len(m.tool_calls)}") for m in to_chat(items)]
 
-    assert shown(call(1), user("x"), result(1)) == ["assistant:1", "call_1", "user:0"]
+    def said(text: str) -> Message:
+        return Message(ItemId(text), "assistant", (Part("output_audio", text),))
+
+    assert shown(call(1), user("x"), result(1)) == ["assistant:1", "call_1", "user:0", "assistant:1", "call_1_late"]
     assert shown(call(1), result(1), call(2), result(2)) == ["assistant:1", "call_1", "assistant:1", "call_2"]
     assert shown(call(1), call(2), result(2), result(1)) == ["assistant:2", "call_1", "call_2"]
+    assert shown(call(1), call(2), result(1), user("x")) == ["assistant:2", "call_1", "call_2", "user:0"]
     assert [m.content for m in to_chat((call(1), user("x")))] == ["", "(no result yet)", "x"]
+    assert [m.content for m in to_chat((said("a"), call(1), said("b"), result(1), said("c")))] == ["a b", "R1", "c"]
     assert shown(result(9)) == ["call_9"]
