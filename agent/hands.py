@@ -124,7 +124,7 @@ class Hands:
         switch: Callable[[Agent], None] = lambda agent: None,
     ) -> None:
         self._workshop, self._agents, self._mcp, self._switch = workshop, agents, mcp, switch
-        self.agent, self.variables = agent, dict(variables)
+        self.agent, self.variables = agent, {**agent.variables, **variables}
         self._session: Session | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._keys: asyncio.Queue[str] | None = None  # of a tool that waits for them
@@ -236,7 +236,7 @@ class Hands:
         return _as_text(result)
 
     def _hand_over(self, effect: f.RunTool, to: Agent) -> None:
-        self.agent = to
+        self.agent, self.variables = to, {**to.variables, **self.variables}
         self._switch(to)
         rules = to.rules(self.variables)
         values = dict(parse(to.update(self.variables)).values) | {"agent": msgspec.to_builtins(rules)}

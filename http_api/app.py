@@ -16,7 +16,7 @@ from bargein.engine.supervisor import EngineExited, Supervisor
 from bargein.models.store import home
 from bargein.pipeline.oneshot import WorkFailed, WorkRefused
 
-from . import calls, gate, inspect, pages, routes
+from . import calls, gate, inspect, pages, routes, telephony
 from .capabilities import capabilities
 from .config import Config
 from .doors import Refused, cors, refusal
@@ -102,6 +102,7 @@ def make_app(services: Services) -> web.Application:
     app.router.add_post("/v1/realtime/sessions", calls.create_session)
     app.router.add_post("/v1/realtime/transcription_sessions", calls.create_session)
     app.router.add_get("/v1/realtime/capabilities", capabilities)
+    app.router.add_get("/v1/telephony/{provider}", telephony.phone)
     app.router.add_get("/v1/inspect", inspect.list_sessions)
     app.router.add_get("/v1/inspect/{session}", inspect.follow)
     app.router.add_get("/v1/inspect/{session}/{what}", inspect.recorded_file)

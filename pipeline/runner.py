@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -40,12 +41,16 @@ log = logging.getLogger("bargein.session")
 class Transport(Protocol):
     """How a session reaches its client. Nothing blocks.
 
-    `carries_audio`: audio has a track of its own, both ways; reply frames go to `send_audio` (24 kHz, 16 bits) and not
-    into events, one every 20 ms.
+    `carries_audio`: audio has a way of its own, both ways; reply frames go to `send_audio` and not into events. With an
+    `own_clock` the transport asks for each (24 kHz, 16 bits) when it is to be played, every 20 ms; without they come in the
+    session's format, a little ahead. `lag_ms`: by how much the listener hears later than that.
     """
 
     @property
     def carries_audio(self) -> bool: ...
+    @property
+    def own_clock(self) -> bool: ...
+    def lag_ms(self) -> float: ...
     def send(self, text: str) -> None: ...
     def send_audio(self, pcm: bytes) -> None: ...
     def close(self, code: int, reason: str) -> None: ...
@@ -57,6 +62,7 @@ class Hands(Protocol):
     def bind(self, runner: SessionRunner) -> None: ...
     def run(self, effect: f.RunTool) -> None: ...
     def cancel(self, call_id: str) -> None: ...
+    def key(self, key: str) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -106,8 +112,9 @@ class SessionRunner:
             self.epochs,
             self.tell,
             lambda: self.state.settings.pacer.lead_ms,
-            lambda: "pcm16" if transport.carries_audio else self.state.settings.output_format,
-            burst=not transport.carries_audio,
+            lambda: "pcm16" if transport.own_clock else self.state.settings.output_format,
+            burst=not transport.own_clock,
+            lag_ms=transport.lag_ms,
         )
         self._call: Call = call_graph(
             source=source, mouth=self.mouth, playout=self.playout, epochs=self.epochs, tell=self.tell, now=self.now
@@ -165,7 +172,11 @@ class SessionRunner:
             self._watch.client_event(raw)
         message = read(raw, self.now(), self.state.settings.input_format)
         if isinstance(message, Append):
-            self.append(message.audio, message.event_id)
+            if self._transport.carries_audio:
+                told = "audio comes over the call's own track"
+                self.tell(e.ClientFault(self.now(), "invalid_event", told, "audio", message.event_id))
+            else:
+                self.append(message.audio, message.event_id)
         else:
             if isinstance(message, e.UpdateSession) and not self._chosen:
                 self._choose(raw)
@@ -180,11 +191,13 @@ class SessionRunner:
 
     def append(self, audio: bytes, event_id: str | None = None) -> None:
         """Input audio in the session's input format."""
-        if self._transport.carries_audio:
-            message = "audio comes over the call's own track"
-            self.tell(e.ClientFault(self.now(), "invalid_event", message, "audio", event_id))
-        elif self._room_for_audio(event_id):
+        if self._room_for_audio(event_id):
             self.hearing.append(audio)
+
+    def key(self, key: str) -> None:
+        """A key of the caller's telephone; a tool that waits for keys gets it."""
+        taken = self._hands is not None and self._hands.key(key)
+        self.tell(e.KeyPressed(self.now(), key, int(time.time()), taken))
 
     def append_samples(self, x: F32) -> None:
         """Input audio from a track: 16 kHz float32. A track does not stop when the buffer is full: said once."""

@@ -7,8 +7,6 @@ import contextlib
 import json
 import time
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -18,22 +16,8 @@ from bargein.client.audio import read_wav
 from bargein.client.session import RealtimeClient, Seen
 from bargein.client.turns import Microphone
 
-from .conftest import DATA, Served, serving
+from .conftest import DATA, Served
 from .upstream import Upstream
-
-DESK = Path(__file__).parent.parent / "agent" / "desk.py"
-
-
-@pytest.fixture(scope="session")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Upstream]]:
-    """A server with the tests' agents, its chat an upstream that calls tools."""
-    folder = tmp_path_factory.mktemp("desk")
-    with Upstream() as upstream:
-        for served in serving(
-            folder / "log", "--agent", str(DESK), "--chat-base-url", upstream.url, "--chat-model", "stub",
-            "--set", f"inspector.session_dir={folder / 'recordings'}",
-        ):  # fmt: skip
-            yield served, upstream
 
 
 def is_done(s: Seen) -> bool:
@@ -55,7 +39,7 @@ async def ask(call: RealtimeClient, text: str) -> int:
     return mark
 
 
-async def hears(call: RealtimeClient, text: str, since: int, timeout: float = 20) -> Seen:
+async def hears(call: RealtimeClient, text: str, since: int, timeout: float = 12) -> Seen:
     """Wait until a reply that holds these words has been spoken to its end."""
 
     def match(s: Seen) -> bool:
@@ -63,7 +47,7 @@ async def hears(call: RealtimeClient, text: str, since: int, timeout: float = 20
         return any(text in (p.get("transcript") or "") for item in output for p in item.get("content", ()))
 
     found = await call.wait(match, since, timeout)
-    assert found is not None, said(call, since)
+    assert found is not None, (said(call, since), [s.event["item"] for s in call.of("conversation.item.done", since)])
     return found
 
 
@@ -142,11 +126,11 @@ def test_speaking_over_the_filler(desk: tuple[Served, Upstream], question: str, 
 
     async def run() -> None:
         async with RealtimeClient(served.url) as call:
+            mic = Microphone(call)  # from the start: whether there is an echo is found out in the greeting
             await hears(call, "Hello", 0)
             await call.update(barge_in={"mode": "cancel"})  # the filler is short
             mark = await ask(call, f"Please do the {question}.")
             await call.wait("response.output_audio.delta", mark, 10)
-            mic = Microphone(call)
             await mic.play(speech)
             assert await call.wait("input_audio_buffer.speech_started", mark, 5)
             if cancels:

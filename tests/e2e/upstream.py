@@ -26,6 +26,7 @@ class Upstream:
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.url = ""
+        self.next_tool = ""  # the tool to call next, whatever is asked
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._stop = asyncio.Event()
@@ -66,6 +67,8 @@ class Upstream:
             await out.write(_chunk({}, "stop"))
         elif tools and last["role"] == "user" and "without any tool" not in last["content"]:
             asked = last["content"].lower()
+            wanted, self.next_tool = self.next_tool, ""
+            asked += " " + wanted.replace("_", " ")
             named_in = (t for t in tools if any(w in asked for w in t["function"]["name"].split("_") if len(w) > 3))
             function = next(named_in, tools[0])["function"]
             room = "kitchen" if "kitchen" in asked else "hall"
