@@ -33,6 +33,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _serve_parser(commands)
     _call_parser(commands)
+    _chat_parser(commands)
+    _test_parser(commands)
     _models_parser(commands)
     _bench_parser(commands)
     _replay_parser(commands)
@@ -67,12 +69,33 @@ def _call_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     call.add_argument("--mic", action="store_true", help="talk yourself (needs `pip install bargein[mic]`)")
     call.add_argument("--url", default="ws://127.0.0.1:8000/v1/realtime", help="default %(default)s")
     call.add_argument("--key", default="", help="API key")
+    call.add_argument("--model", default="", metavar="NAME", help="who answers: an agent, or a chat model")
     call.add_argument("--profile", default="fast", choices=("balanced", "fast", "patient"))
     call.add_argument("--instructions", help="system prompt")
     call.add_argument("--out", type=Path, default=Path("reply.wav"), help="where the reply goes (default %(default)s)")
     call.add_argument("--trace", type=Path, metavar="FILE", help="keep every wire event, one JSON object a line")
     call.add_argument("--timeout", type=float, default=60.0, metavar="S", help="longest wait for a reply")
     call.set_defaults(run=_call)
+
+
+def _chat_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    chat = commands.add_parser("chat", help="talk to an agent in text, in the terminal")
+    chat.add_argument("--url", default="ws://127.0.0.1:8000/v1/realtime", help="default %(default)s")
+    chat.add_argument("--key", default="", help="API key")
+    chat.add_argument("--model", default="", metavar="NAME", help="the agent (default: the server's first)")
+    chat.add_argument("--timeout", type=float, default=60.0, metavar="S", help="longest wait for a reply")
+    chat.set_defaults(run=_chat)
+
+
+def _test_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    test = commands.add_parser("test", help="have a simulated caller try an agent", description="Plays scenarios.")
+    test.add_argument("files", nargs="+", type=Path, metavar="SCENARIO.yaml")
+    test.add_argument("--url", default="ws://127.0.0.1:8000/v1/realtime", help="default %(default)s")
+    test.add_argument("--key", default="", help="API key")
+    test.add_argument("--out", type=Path, default=Path("report"), metavar="DIR", help="report and audio (default %(default)s)")
+    test.add_argument("--junit", type=Path, metavar="FILE", help="the results as JUnit XML")
+    test.add_argument("--jobs", type=int, default=1, metavar="N", help="so many calls at once (default 1)")
+    test.set_defaults(run=_test)
 
 
 def _models_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -201,6 +224,30 @@ def _call(args: argparse.Namespace) -> int:
     except CallFailed as problem:
         return _fail(problem)
     return 0
+
+
+def _chat(args: argparse.Namespace) -> int:
+    from bargein.client.chat import chat
+    from bargein.client.session import ConnectFailed
+
+    try:
+        asyncio.run(chat(args))
+    except ConnectFailed as problem:
+        return _fail(problem)
+    return 0
+
+
+def _test(args: argparse.Namespace) -> int:
+    from bargein.client.scenario import ScenarioError
+    from bargein.client.session import ConnectFailed
+    from bargein.client.trial import run
+
+    try:
+        return asyncio.run(run(args))
+    except (ScenarioError, ConnectFailed) as problem:
+        return _fail(problem)
+    except OSError as problem:
+        return _fail(f"{problem.filename}: {problem.strerror}")
 
 
 def _replay(args: argparse.Namespace) -> int:

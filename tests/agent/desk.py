@@ -66,8 +66,8 @@ def huge_answer() -> str:
 
 
 @desk.tool
-async def door_code(call: Call) -> str:
-    """Ask for the code of the door on the telephone's keys."""
+async def keypad_code(call: Call) -> str:
+    """Ask for a code on the telephone's keys."""
     return "code " + await call.keys(most=4, timeout_s=3)
 
 

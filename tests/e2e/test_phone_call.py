@@ -87,7 +87,7 @@ def test_keys_go_to_a_tool_that_waits_for_them(desk: tuple[Served, Upstream]) ->
         async with Phone(url(served, "?token=phone-key&agent=desk")) as phone:
             await phone.reply()
             num = len(upstream.requests)
-            upstream.next_tool = "door_code"
+            upstream.next_tool = "keypad_code"
             await phone.press("#")
             while len(upstream.requests) == num:
                 await asyncio.sleep(0.02)
