@@ -45,14 +45,14 @@ def test_a_caller_is_greeted_and_answered_with_the_tools_result(desk: tuple[Serv
     served, _ = desk
 
     async def run() -> tuple[np.ndarray, np.ndarray, list[str]]:
-        async with Phone(url(served, ""), {"token": "phone-key", "house": "London Bridge"}) as phone:
+        async with Phone(url(served, ""), {"token": "phone-key", "agent": "porter", "house": "London Bridge"}) as phone:
             greeting = await phone.reply()
             await phone.say(read_wav(DATA / "questions" / "capital.wav"))
             answer = await phone.reply()
             return greeting, answer, [kind for _, kind in phone.events]
 
     greeting, answer, kinds = asyncio.run(run())
-    assert "hello this is london bridge" in transcribe(served, greeting)
+    assert "good evening this is london bridge" in transcribe(served, greeting)
     assert "21 degrees" in transcribe(served, answer).replace("twentyone", "21")
     assert "mark" in kinds
 

@@ -29,7 +29,7 @@ def test_ten_scenarios_of_which_two_fail_with_their_reasons(
     assert len(SCENARIOS) == 10
     report = tmp_path / "junit.xml"
     files = [str(f) for f in SCENARIOS]
-    status = main(["test", *files, "--url", served.url, "--out", str(tmp_path), "--junit", str(report), "--jobs", "3"])
+    status = main(["test", *files, "--url", served.url, "--out", str(tmp_path), "--junit", str(report), "--jobs", "4"])
     shown = capsys.readouterr().out
     suite = ElementTree.parse(report).getroot()
     failures = {c.get("name"): f.get("message") for c in suite for f in c}
@@ -60,14 +60,15 @@ def test_chat_in_the_terminal(
     ]
 
 
-def test_a_call_from_the_command_line(
+def test_the_readmes_agent_answers_a_call_from_the_command_line(
     desk: tuple[Served, Upstream], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     served, _ = desk
     question, out = str(DATA / "questions" / "capital.wav"), str(tmp_path / "reply.wav")
-    assert main(["call", question, "--url", served.url, "--model", "desk", "--out", out]) == 0
+    assert main(["call", question, "--url", served.url, "--model", "porter", "--out", out]) == 0
     shown = capsys.readouterr().out
-    assert "greeting: Hello, this is Maple House." in shown and "It is 21 degrees in there right now." in shown
+    assert "greeting: Good evening, this is Maple House. How can I help you?" in shown
+    assert "It is 21 degrees in there right now." in shown
 
 
 @pytest.mark.parametrize(
