@@ -13,7 +13,7 @@ $(VENV)/.made: requirements.lock pyproject.toml
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
-	@mkdir -p .ns/bargein && for d in realtime pipeline engine kernels models http_api conformance client inspector; do ln -sfn ../../$$d .ns/bargein/$$d; done
+	@mkdir -p .ns/bargein && for d in realtime pipeline agent engine kernels models http_api conformance client inspector; do ln -sfn ../../$$d .ns/bargein/$$d; done
 	@touch $@
 
 setup: $(VENV)/.made
@@ -27,7 +27,7 @@ test: setup
 
 lint: $(VENV)/.made
 	@$(VENV)/bin/ruff check .
-	@MYPYPATH=.ns $(VENV)/bin/mypy -p bargein.realtime -p bargein.pipeline -p bargein.engine -p bargein.http_api -p bargein.client -p bargein.conformance
+	@MYPYPATH=.ns $(VENV)/bin/mypy -p bargein.realtime -p bargein.pipeline -p bargein.engine -p bargein.http_api -p bargein.client -p bargein.conformance -p bargein.agent
 
 bench: setup
 	@$(VENV)/bin/bargein bench $(ARGS)

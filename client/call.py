@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from .audio import RATE, read_wav, write_wav
-from .session import ConnectFailed, RealtimeClient, Seen
-from .turns import Microphone, Reply, converse
+from .session import ConnectFailed, RealtimeClient, Seen, with_model
+from .turns import Microphone, Reply, collect, converse, settled
 
 STAGES = (
     ("speech_end", "last voiced sample sent"),
@@ -27,6 +27,9 @@ STAGES = (
 )
 
 
+GREETING_S = 0.6
+
+
 class CallFailed(Exception):
     """The call could not be made; the message is for a person."""
 
@@ -37,7 +40,7 @@ async def call(args: argparse.Namespace) -> None:
         questions = [read_wav(path) for path in args.wav]
     except (ValueError, OSError) as problem:
         raise CallFailed(problem) from None
-    client = RealtimeClient(args.url, args.key, on_event=_Printer())
+    client = RealtimeClient(with_model(args.url, args.model), args.key, on_event=_Printer())
     try:
         async with client:
             first = await client.wait("session.created", 0, 15)
@@ -65,6 +68,10 @@ async def call(args: argparse.Namespace) -> None:
 async def _ask(client: RealtimeClient, questions: list[Any], args: argparse.Namespace) -> None:
     mic = Microphone(client)
     replies: list[Reply] = []
+    if await client.wait("response.created", 0, GREETING_S) is not None:  # an agent greets who is silent
+        await settled(client, 0, args.timeout)
+        replies.append(collect(client, 0, time.monotonic()))
+        print(f"\n  greeting: {replies[0].text.strip()}\n")
     for path, question in zip(args.wav, questions, strict=True):
         print(f"\n> {path}")
         reply = await converse(client, mic, question, args.timeout)

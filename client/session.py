@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlencode
 
 import websockets
 from websockets.asyncio.client import ClientConnection
@@ -21,6 +22,12 @@ Event = dict[str, Any]
 
 class ConnectFailed(Exception):
     """The server could not be reached, or refused; the message says which."""
+
+
+def with_model(url: str, model: str, **more: str) -> str:
+    """An address that names who answers."""
+    query = {"model": model} | more if model else more
+    return url + ("&" if "?" in url else "?") + urlencode(query) if query else url
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ import numpy as np
 from .audio import FRAME_MS, I16, RATE, first_audible, frames, voiced_span
 from .session import RealtimeClient, Seen
 
+SAME_STEP_S = 0.05  # what a server says in one breath has come after this
 SILENCE = np.zeros(RATE * FRAME_MS // 1000, np.int16)
 
 
@@ -114,15 +115,35 @@ async def converse(
     mark = len(call.seen)
     _, end = await mic.play(question)
 
-    def finished(s: Seen) -> bool:
-        done = s.type == "response.done" and s.event["response"]["status"] != "cancelled"
-        empty = s.type.endswith("transcription.completed") and not s.event["transcript"].strip()
-        return done or (empty and not pending_response(call, mark))
-
-    last = await call.wait(finished, mark, timeout)
-    if last is not None:
+    if await settled(call, mark, timeout):
         await call.wait(lambda s: s.type.endswith("input_audio_transcription.completed"), mark, 5)
     return collect(call, mark, end)
+
+
+async def settled(call: RealtimeClient, since: int, timeout: float) -> bool:
+    """Wait until what was said since index `since` has its whole answer, however many replies the server's own tools make
+    of it; or is known to get none. False after `timeout` seconds or at the end."""
+
+    def ends(s: Seen) -> bool:
+        done = s.type == "response.done" and s.event["response"]["status"] != "cancelled"
+        empty = s.type.endswith("transcription.completed") and not s.event["transcript"].strip()
+        return done or (empty and not pending_response(call, since))
+
+    deadline, at = time.monotonic() + timeout, since
+    while (last := await call.wait(ends, at, deadline - time.monotonic())) is not None:
+        await asyncio.sleep(SAME_STEP_S)
+        if not pending_response(call, since) and not open_calls(call, since):
+            return True
+        at = call.seen.index(last, at) + 1
+    return False
+
+
+def open_calls(call: RealtimeClient, since: int) -> set[str]:
+    """Calls of the server's own tools that have no answer yet."""
+    items = [s.event["item"] for s in call.of("conversation.item.done", since)]
+    theirs = {o["call_id"] for s in call.of("response.done", since) for o in s.event["response"]["output"] if "call_id" in o}
+    calls = {i["call_id"] for i in items if i["type"] == "function_call"}
+    return calls - theirs - {i["call_id"] for i in items if i["type"] == "function_call_output"}
 
 
 def pending_response(call: RealtimeClient, since: int) -> bool:

@@ -186,7 +186,7 @@ def report() -> Report:
         there = [n for n in names.split() if n in all_]
         rows.append(_row(out, what, there if len(there) == len(names.split()) else []))
     parts.append(_table("The list of section 15", rows))
-    parts.append(_table("Sections", [_section(out, seen, tests, str(n)) for n in range(1, 16)]))
+    parts.append(_table("Sections", [_section(out, seen, tests, str(n)) for n in range(1, 17)]))
     rows = [_row(out, i, seen.tags.get(i, []) + (["`invariants.py`, every step"] if i != "I9" else [])) for i in INVARIANTS]
     rows += [_row(out, w, seen.tags.get(w, []) + ([LIVE[w]] if w in LIVE else [])) for w in RULES]
     parts.append(_table("Invariants", rows))

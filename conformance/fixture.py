@@ -4,7 +4,7 @@ A fixture is a JSON object:
 
     about     what it is a fixture of, in a sentence
     spec      what of the contract it proves: section numbers, I1-I11, W1-W17, error codes
-    settings  session settings (a session.update), `limits` the server's; `dialect` (default extended)
+    settings  session settings (a session.update), `limits` the server's, `agent` an agent's; `dialect` (default extended)
     play      the inputs, each a list of a verb and its arguments (`VERBS`); times are relative
     must      written by hand: [type, {path: value}] of events that have to come, in this order, others between them
     never     types (or [type, {...}]) that must not come
@@ -31,7 +31,7 @@ import msgspec
 from bargein.realtime import effects as f
 from bargein.realtime import events as e
 from bargein.realtime.ids import Epoch
-from bargein.realtime.settings import FORMATS, Limits, Settings, apply, parse
+from bargein.realtime.settings import FORMATS, Agent, Limits, Settings, apply, parse
 from bargein.realtime.wire import Append, Encoder, read, session_body
 
 from . import rules
@@ -63,7 +63,8 @@ class Player(Play):
         self._encoder = Encoder(fixture.get("dialect", "extended"))
         self._plain = Encoder("extended")
         limits = msgspec.convert(fixture.get("limits", {}), Limits)
-        super().__init__(limits=limits, **fixture.get("settings", {}))
+        agent = msgspec.convert(fixture.get("agent", {}), Agent)
+        super().__init__(limits=limits, agent=agent, **fixture.get("settings", {}))
 
     def tell(self, ev: e.Input) -> list[f.Effect]:
         effects = super().tell(ev)
@@ -99,7 +100,7 @@ class Player(Play):
 
     def epoch_of(self, back: int) -> Epoch:
         """The epoch of the last `StartChat`, or of one before it."""
-        return [x.epoch for x in self.effects if isinstance(x, f.StartChat)][-1 - back]
+        return [x.epoch for x in self.effects if isinstance(x, f.StartChat | f.SayLine)][-1 - back]
 
 
 def _calls(calls: list[list[str]]) -> tuple[e.ToolCall, ...]:
@@ -163,6 +164,10 @@ VERBS: dict[str, Callable[..., Any]] = {
     "tts_done": lambda p: p.tell(e.SpeechDone(p.at, p.epoch)),
     "tts_fails": lambda p: p.tell(e.SpeechFailed(p.at, p.epoch, "broken")),
     "late": _late,
+    "line": lambda p, word_ms=200: p.line(word_ms=word_ms),  # chat node and TTS bring the agent's own line
+    "say": lambda p, text: p.tell(e.Say(p.at, text)),
+    "tool_done": lambda p, call_id, output, outcome="answered": p.tell(e.ToolDone(p.at, call_id, output, outcome)),
+    "key": lambda p, key, taken=False: p.tell(e.KeyPressed(p.at, key, 1700000000, taken)),
     "engine_lost": lambda p: p.tell(e.EngineLost(p.at)),
     "engine_back": lambda p: p.tell(e.EngineBack(p.at)),
     "node_fails": lambda p, code: p.tell(e.NodeFailed(p.at, code, "broken")),

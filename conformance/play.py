@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from bargein.realtime import alphabet as a
 from bargein.realtime import effects as f
 from bargein.realtime import events as e
@@ -11,7 +13,7 @@ from bargein.realtime.conversation import Message, Part, SpokenWord
 from bargein.realtime.ids import Epoch, ItemId
 from bargein.realtime.invariants import check_state, check_step
 from bargein.realtime.machine import step
-from bargein.realtime.settings import Limits, Settings, apply, parse
+from bargein.realtime.settings import Agent, Limits, Settings, apply, parse
 from bargein.realtime.state import Active, Session, Silent, Stopped
 
 
@@ -25,7 +27,7 @@ def phases(s: Session) -> str:
 class Play:
     """A session played by hand. `at` is the wall clock (ms); input audio runs with it."""
 
-    def __init__(self, *, limits: Limits | None = None, **settings: Any) -> None:
+    def __init__(self, *, limits: Limits | None = None, agent: Agent | None = None, **settings: Any) -> None:
         self.state = Session()
         self.pairs: set[tuple[str, str]] = set()  # (phases, input) that were met
         self.at = 1000.0
@@ -35,7 +37,8 @@ class Play:
         self.timers: dict[str, tuple[float, int]] = {}
         # One head, answered by hand, unless a test is about the others.
         start = apply(Settings(), parse({"eou": {"kind": "audio"}}))
-        self.tell(e.Opened(self.at, "seed", apply(start, parse(settings)), limits or Limits()))
+        start = replace(apply(start, parse(settings)), agent=agent or Agent())
+        self.tell(e.Opened(self.at, "seed", start, limits or Limits()))
 
     # --- inputs ---
 
@@ -130,13 +133,19 @@ class Play:
 
     @property
     def epoch(self) -> Epoch:
-        asked = [x for x in self.effects if isinstance(x, f.StartChat)]
+        asked = [x for x in self.effects if isinstance(x, f.StartChat | f.SayLine)]
         return asked[-1].epoch if asked else self.state.epoch
 
     @property
     def prompt(self) -> list[tuple[str, str]]:
         """Role and content of what chat was last given."""
         return [(m.role, m.content) for m in [x for x in self.effects if isinstance(x, f.StartChat)][-1].messages]
+
+    def line(self, *, word_ms: int = 200) -> str:
+        """The agent's own line that was last begun, as the chat node and TTS bring it; returns its text."""
+        text = [x for x in self.effects if isinstance(x, f.SayLine)][-1].text
+        self.reply(text, word_ms=word_ms)
+        return text
 
     def reply(self, text: str, *, word_ms: int = 200, done: bool = True) -> None:
         """Chat writes `text`, TTS plans it at `word_ms` a word."""

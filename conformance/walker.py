@@ -11,7 +11,7 @@ from bargein.realtime import effects as f
 from bargein.realtime import events as e
 from bargein.realtime.conversation import FunctionOutput, SpokenWord
 from bargein.realtime.ids import Epoch, ItemId
-from bargein.realtime.settings import Limits, parse
+from bargein.realtime.settings import Agent, Limits, parse
 from bargein.realtime.state import Candidate, Held, Speaking, Stopped, Terminated, live
 from bargein.realtime.wire import Encoder
 
@@ -50,7 +50,8 @@ UPDATES = [
 ]
 
 
-TIMERS = ["commit", "hard_cap", "drain_cap", "barge_in", "hold_cap", "partial", "input_gap", "idle"]
+TIMERS = ["commit", "hard_cap", "drain_cap", "barge_in", "hold_cap", "partial", "input_gap", "idle",
+          "greeting", "filler", "first_token", "keys"]  # fmt: skip
 
 
 class Walker:
@@ -59,7 +60,13 @@ class Walker:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         limits = Limits(session_idle_timeout_s=self.rng.choice([None, None, 600]), context_tokens=700)
-        self.p = Play(limits=limits)
+        agent = Agent(
+            greeting=self.rng.choice(["", "", "Hello there."]),
+            tools=({"type": "function", "name": "work", "cancel_on_barge_in": self.rng.random() < 0.5},),
+            filler="One moment.", apology="Sorry.", farewell="Bye.",
+            say_on_failure=self.rng.choice(["", "Once more?"]),
+        )  # fmt: skip
+        self.p = Play(limits=limits, agent=agent)
         self.played: dict[int, int] = {}
         for _ in range(self.rng.randrange(4)):  # walks begin in different places, or many settings are never met
             self.p.tell(e.UpdateSession(self.p.at, parse(self.rng.choice(UPDATES))))
@@ -106,6 +113,9 @@ class Walker:
             lambda: p.tell(e.TransportClosed(at)) if rng.random() < 0.01 else None,
             lambda: p.tell(e.TimerFired(at, rng.choice(TIMERS), 1)),
             lambda: p.tell(e.CloseSession(at)) if rng.random() < 0.01 else None,
+            lambda: p.tell(e.Say(at, "A line.")),
+            lambda: p.tell(e.ToolDone(at, self.work(), "42", self.outcome())),
+            lambda: p.tell(e.KeyPressed(at, rng.choice("12#"), 1700000000, rng.random() < 0.2)),
         ]
         chat: list[Callable[[], object]] = [
             lambda: p.tell(e.ChatDelta(at, epoch, " word")),
@@ -134,8 +144,17 @@ class Walker:
             moves += [lambda: p.tell(e.EouVerdict(at, y.item_id, y.ask, rng.choice([None, 0.1, 0.9, 2.0]), head))] * 3
         rng.choice(moves)()
 
+    def work(self) -> str:
+        """A call that runs at the server, mostly."""
+        running = self.p.state.work
+        return self.rng.choice(running).call_id if running and self.rng.random() < 0.9 else "call_nowhere"
+
+    def outcome(self) -> Literal["answered", "failed", "quiet", "ended"]:
+        return "ended" if self.rng.random() < 0.02 else self.rng.choice(("answered", "failed", "quiet"))
+
     def calls(self) -> tuple[e.ToolCall, ...]:
-        return (e.ToolCall(f"call_{self.rng.random()}", "look", "{}"),) if self.rng.random() < 0.2 else ()
+        names = self.rng.choice([(), (), (), ("look",), ("work",), ("work", "work"), ("look", "work")])
+        return tuple(e.ToolCall(f"call_{self.rng.random()}", name, "{}") for name in names)
 
     def plan(self, epoch: Epoch) -> None:
         resp = live(self.p.state.resp)

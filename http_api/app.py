@@ -16,7 +16,7 @@ from bargein.engine.supervisor import EngineExited, Supervisor
 from bargein.models.store import home
 from bargein.pipeline.oneshot import WorkFailed, WorkRefused
 
-from . import calls, gate, inspect, pages, routes
+from . import calls, gate, inspect, pages, routes, telephony
 from .capabilities import capabilities
 from .config import Config
 from .doors import Refused, cors, refusal
@@ -100,6 +100,7 @@ def make_app(services: Services) -> web.Application:
     app.router.add_post("/v1/realtime/sessions", calls.create_session)
     app.router.add_post("/v1/realtime/transcription_sessions", calls.create_session)
     app.router.add_get("/v1/realtime/capabilities", capabilities)
+    app.router.add_get("/v1/telephony/{provider}", telephony.phone)
     app.router.add_get("/v1/inspect", inspect.list_sessions)
     app.router.add_get("/v1/inspect/{session}", inspect.follow)
     app.router.add_get("/v1/inspect/{session}/{what}", inspect.recorded_file)
@@ -153,8 +154,9 @@ def _engine_args(config: Config) -> list[str]:
 
 
 async def serve(config: Config) -> None:
-    """Serve until SIGTERM or SIGINT. Raises OSError (port in use) and EngineExited."""
+    """Serve until SIGTERM or SIGINT. Raises OSError (port in use), AgentError and EngineExited."""
     services = Services(config, EngineClient())
+    await services.agents.start()
     app = make_app(services)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=5)
     await runner.setup()

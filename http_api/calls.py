@@ -8,6 +8,7 @@ import email.policy
 import json
 import logging
 import secrets as randomness
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import WSMsgType, web
@@ -20,6 +21,7 @@ from bargein.realtime.dialects import Dialect, asked_for
 from bargein.realtime.names import is_known_model
 from bargein.realtime.settings import Settings, SettingsError, apply, echo, parse
 
+from .agents import Start, variables_of
 from .doors import Grant, Refused, admit, offered_protocols, refusal
 from .secrets import DEFAULT_S, MAX_S, MIN_S
 from .services import SERVICES, LiveCall, Services
@@ -76,19 +78,42 @@ def _offer_of(request: web.Request, body: bytes) -> tuple[str, dict[str, Any]]:
     return parts["sdp"].decode("utf-8", "replace"), _object(parts.get("session", b""), "session")
 
 
-def session_settings(services: Services, *updates: dict[str, Any], base: Settings | None = None) -> Settings:
-    """The defaults with these updates applied in turn. Raises Refused."""
-    settings = services.settings if base is None else base
+def session_start(services: Services, *updates: dict[str, Any], base: Settings | None = None) -> Start:
+    """What a session begins with: the defaults, the agent that the last named model is, these updates in turn. Beside
+    settings an update may hold `variables`, for the agent's instructions. Raises Refused."""
+    model: str | None = None
+    variables: dict[str, str] = {}
+    for update in updates:
+        named = update.get("model")
+        if isinstance(named, str) and not is_known_model(named, services.model_names):
+            message = f"the model {named[:256]!r} does not exist here; see /v1/models"
+            raise Refused(refusal(404, message, "model_not_found", param="model"))
+        model = named if isinstance(named, str) else model
+        if (given := update.get("variables")) is not None:
+            try:
+                variables |= variables_of(given)
+            except ValueError as problem:
+                raise Refused(refusal(400, f"variables {problem}", param="session.variables")) from None
     try:
+        start = services.agents.begin(services.settings if base is None else base, model, variables)
         for update in updates:
-            model = update.get("model")
-            if isinstance(model, str) and not is_known_model(model, services.model_names):
-                message = f"the model {model[:256]!r} does not exist here; see /v1/models"
-                raise Refused(refusal(404, message, "model_not_found", param="model"))
-            settings = apply(settings, parse(update))
+            known = {k: v for k, v in update.items() if k != "variables"}
+            start = replace(start, settings=apply(start.settings, parse(known)))
     except SettingsError as problem:
         raise Refused(refusal(400, problem.message, problem.code, param=problem.param)) from None
-    return settings
+    return start
+
+
+def asked_in_address(request: web.Request) -> dict[str, Any]:
+    """What the address itself sets: `?intent=transcription`, `?model=`, `?variables=` (a JSON object). Raises Refused."""
+    update: dict[str, Any] = {}
+    if request.query.get("intent") == "transcription":
+        update["type"] = "transcription"
+    if model := request.query.get("model"):
+        update["model"] = model[:256]
+    if variables := request.query.get("variables"):
+        update["variables"] = _object(variables, "variables")
+    return update
 
 
 def asked_dialect(request: web.Request) -> Dialect | None:
@@ -110,11 +135,11 @@ async def create_call(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
     grant = admitted(request)
     offer, session = _offer_of(request, await _body(request))
-    model = {"model": request.query["model"]} if request.query.get("model") else {}
+    model = asked_in_address(request)
     base = services.settings
     if "pacer" not in services.config.session:
         base = apply(base, parse({"pacer": {"lead_ms": RTC_LEAD_MS}}))
-    settings = session_settings(services, model, grant.session, session, base=base)
+    start = session_start(services, model, grant.session, session, base=base)
     dialect = asked_dialect(request)
     if (full := services.why_full()) is not None:
         return full
@@ -122,7 +147,7 @@ async def create_call(request: web.Request) -> web.Response:
         transport = WebRtcTransport(services.ice, fragment=request.query.get("framing") == "fragment")
         try:
             answer = await transport.answer(offer)
-            runner = services.runner(transport, settings, dialect, "webrtc")
+            runner = services.runner(transport, start, dialect, "webrtc")
             transport.runner = runner
             runner.open()
         except BadOffer as problem:
@@ -164,7 +189,7 @@ async def create_secret(request: web.Request) -> web.Response:
     session = body.get("session", {})
     if not isinstance(session, dict):
         return refusal(400, "session must be an object", param="session")
-    settings = session_settings(services, session)
+    settings = session_start(services, session).settings
     secret = services.secrets.mint(session, seconds)
     head = {"id": "sess_" + randomness.token_hex(12), "object": "realtime.session", "expires_at": secret.expires_at}
     described = head | echo(settings)
@@ -178,7 +203,7 @@ async def create_session(request: web.Request) -> web.Response:
     session = _object(await _body(request), "the body")
     if request.path.endswith("/transcription_sessions"):
         session["type"] = "transcription"
-    settings = session_settings(services, session)
+    settings = session_start(services, session).settings
     secret = services.secrets.mint(session)
     described = {"id": "sess_" + randomness.token_hex(12), "object": "realtime.session"} | echo(settings)
     key = {"value": secret.value, "expires_at": secret.expires_at}

@@ -59,6 +59,7 @@ async def capabilities(request: web.Request) -> web.Response:
         "ready": services.engine.ready,
         "models": services.engine.models if services.engine.ready else {},
         "chat_model": services.chat_model,
+        "agents": list(services.agents.found),
         "recording": bool(config.inspector.session_dir),
         "ice_servers": [{"urls": config.webrtc.stun}] if config.webrtc.stun else [],
         "settings": settings_description(services.settings),

@@ -33,6 +33,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _serve_parser(commands)
     _call_parser(commands)
+    _chat_parser(commands)
+    _test_parser(commands)
     _models_parser(commands)
     _bench_parser(commands)
     _replay_parser(commands)
@@ -55,6 +57,7 @@ def _serve_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     serve.add_argument("--chat", metavar="MODEL", help="chat model (see `bargein models list`)")
     serve.add_argument("--chat-base-url", metavar="URL", help="take replies from this OpenAI-compatible server")
     serve.add_argument("--chat-model", metavar="NAME", help="its model")
+    serve.add_argument("--agent", action="append", default=[], metavar="FILE", help="an agent, .toml or .py; repeatable")
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
     serve.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="any setting")
     serve.set_defaults(run=_serve)
@@ -66,12 +69,33 @@ def _call_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     call.add_argument("--mic", action="store_true", help="talk yourself (needs `pip install bargein[mic]`)")
     call.add_argument("--url", default="ws://127.0.0.1:8000/v1/realtime", help="default %(default)s")
     call.add_argument("--key", default="", help="API key")
+    call.add_argument("--model", default="", metavar="NAME", help="who answers: an agent, or a chat model")
     call.add_argument("--profile", default="fast", choices=("balanced", "fast", "patient"))
     call.add_argument("--instructions", help="system prompt")
     call.add_argument("--out", type=Path, default=Path("reply.wav"), help="where the reply goes (default %(default)s)")
     call.add_argument("--trace", type=Path, metavar="FILE", help="keep every wire event, one JSON object a line")
     call.add_argument("--timeout", type=float, default=60.0, metavar="S", help="longest wait for a reply")
     call.set_defaults(run=_call)
+
+
+def _chat_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    chat = commands.add_parser("chat", help="talk to an agent in text, in the terminal")
+    chat.add_argument("--url", default="ws://127.0.0.1:8000/v1/realtime", help="default %(default)s")
+    chat.add_argument("--key", default="", help="API key")
+    chat.add_argument("--model", default="", metavar="NAME", help="the agent (default: the server's first)")
+    chat.add_argument("--timeout", type=float, default=60.0, metavar="S", help="longest wait for a reply")
+    chat.set_defaults(run=_chat)
+
+
+def _test_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    test = commands.add_parser("test", help="have a simulated caller try an agent", description="Plays scenarios.")
+    test.add_argument("files", nargs="+", type=Path, metavar="SCENARIO.yaml")
+    test.add_argument("--url", default="ws://127.0.0.1:8000/v1/realtime", help="default %(default)s")
+    test.add_argument("--key", default="", help="API key")
+    test.add_argument("--out", type=Path, default=Path("report"), metavar="DIR", help="report and audio (default %(default)s)")
+    test.add_argument("--junit", type=Path, metavar="FILE", help="the results as JUnit XML")
+    test.add_argument("--jobs", type=int, default=1, metavar="N", help="so many calls at once (default 1)")
+    test.set_defaults(run=_test)
 
 
 def _models_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -124,6 +148,7 @@ def _fail(problem: object) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
+    from bargein.agent.definition import AgentError
     from bargein.engine.models_used import needed
     from bargein.http_api.app import EngineExited, serve
     from bargein.http_api.config import ConfigError, load
@@ -136,6 +161,8 @@ def _serve(args: argparse.Namespace) -> int:
              "server.tls": args.tls, "server.tls_cert": args.tls_cert, "server.tls_key": args.tls_key,
              "log.level": args.log_level}  # fmt: skip
     flags = {k: v for k, v in named.items() if v is not None}
+    if args.agent:
+        flags["server.agents"] = ",".join(args.agent)
     for pair in args.set:
         key, equals, value = pair.partition("=")
         if not equals:
@@ -152,7 +179,7 @@ def _serve(args: argparse.Namespace) -> int:
         import uvloop
 
         uvloop.run(serve(config))
-    except (ConfigError, WeightsError, EngineExited) as problem:
+    except (AgentError, ConfigError, WeightsError, EngineExited) as problem:
         return _fail(problem)
     except OSError as problem:
         return _fail(f"cannot listen on {config.server.host}:{config.server.port}: {problem.strerror or problem}")
@@ -197,6 +224,30 @@ def _call(args: argparse.Namespace) -> int:
     except CallFailed as problem:
         return _fail(problem)
     return 0
+
+
+def _chat(args: argparse.Namespace) -> int:
+    from bargein.client.chat import chat
+    from bargein.client.session import ConnectFailed
+
+    try:
+        asyncio.run(chat(args))
+    except ConnectFailed as problem:
+        return _fail(problem)
+    return 0
+
+
+def _test(args: argparse.Namespace) -> int:
+    from bargein.client.scenario import ScenarioError
+    from bargein.client.session import ConnectFailed
+    from bargein.client.trial import run
+
+    try:
+        return asyncio.run(run(args))
+    except (ScenarioError, ConnectFailed) as problem:
+        return _fail(problem)
+    except OSError as problem:
+        return _fail(f"{problem.filename}: {problem.strerror}")
 
 
 def _replay(args: argparse.Namespace) -> int:

@@ -28,6 +28,7 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()  # names that browsers may reach the server by, beside its own
     max_sessions: int = 16
+    agents: tuple[str, ...] = ()  # files, .toml or .py; the first agent answers where no model is named
     tls: Literal["", "auto"] = ""  # auto: a self-signed certificate, made once and kept
     tls_cert: str = ""
     tls_key: str = ""
@@ -69,6 +70,15 @@ class Webrtc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     turn_credential: str = ""
 
 
+class Telephony(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Telephone calls through a provider's media stream. `tokens`: keys that open only this door; with none, the server's
+    API keys do. `agent`: who answers, unless the stream says."""
+
+    tokens: tuple[str, ...] = ()
+    agent: str = ""
+    lead_ms: int = 160  # audio sent ahead: the provider's network is not ours
+
+
 class Inspector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Recording is off where `session_dir` is empty."""
 
@@ -101,6 +111,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: Models = Models()
     chat: Chat = Chat()
     webrtc: Webrtc = Webrtc()
+    telephony: Telephony = Telephony()
     inspector: Inspector = Inspector()
     http: Http = Http()
     log: Log = Log()
@@ -115,7 +126,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"[session] {problem.param.removeprefix('session.')}: {problem.message}") from None
 
 
-SECTIONS = ("server", "engine", "models", "chat", "http", "webrtc", "inspector", "log", "limits")
+SECTIONS = ("server", "engine", "models", "chat", "http", "webrtc", "telephony", "inspector", "log", "limits")
 
 
 def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Config:

@@ -30,7 +30,7 @@ log = logging.getLogger("bargein.http")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-OWN_DOORS = ("/v1/realtime", "/v1/inspect")  # they check keys themselves
+OWN_DOORS = ("/v1/telephony/", "/v1/realtime", "/v1/inspect")  # they check keys themselves
 ID = re.compile(r"[\w.:-]{1,128}$")
 REQUEST_ID = web.RequestKey("request_id", str)
 STARTED = web.RequestKey("started", float)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from aiohttp import web
 
@@ -11,7 +10,7 @@ from bargein.engine.client import EngineUnavailable
 from bargein.pipeline.transports.websocket import WebSocketTransport, serve
 from bargein.realtime.wire import MAX_EVENT_BYTES
 
-from .calls import admitted, asked_dialect, session_settings, sideband
+from .calls import admitted, asked_dialect, asked_in_address, session_start, sideband
 from .doors import offered_protocols, refusal
 from .services import SERVICES
 
@@ -29,13 +28,13 @@ async def realtime(request: web.Request) -> web.StreamResponse:
     dialect = asked_dialect(request)
     if (full := services.why_full()) is not None:
         return full
-    settings = session_settings(services, _first_update(request), grant.session)
+    start = session_start(services, asked_in_address(request), grant.session)
     protocols = ("realtime",) if "realtime" in offered_protocols(request) else ()
     ws = web.WebSocketResponse(protocols=protocols, max_msg_size=MAX_EVENT_BYTES + 4096, heartbeat=30, compress=False)
     with services.opening():
         await ws.prepare(request)
         transport = WebSocketTransport(ws)
-        runner = services.runner(transport, settings, dialect, "websocket")
+        runner = services.runner(transport, start, dialect, "websocket")
         try:
             runner.open()
         except EngineUnavailable:
@@ -45,12 +44,3 @@ async def realtime(request: web.Request) -> web.StreamResponse:
         await serve(ws, transport, runner)
     return ws
 
-
-def _first_update(request: web.Request) -> dict[str, Any]:
-    """What the address itself sets: `?intent=transcription` and `?model=`."""
-    update: dict[str, Any] = {}
-    if request.query.get("intent") == "transcription":
-        update["type"] = "transcription"
-    if model := request.query.get("model"):
-        update["model"] = model[:256]
-    return update

@@ -12,6 +12,7 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
+from bargein.agent.definition import Agent, ChatServer
 from bargein.engine.client import EngineClient
 from bargein.pipeline.inspect import Inspections, Watch
 from bargein.pipeline.media import Media
@@ -23,6 +24,7 @@ from bargein.realtime import events as e
 from bargein.realtime.dialects import Dialect
 from bargein.realtime.settings import Settings
 
+from .agents import AgentChat, Agents, Start
 from .config import Config
 from .doors import refusal
 from .secrets import Secrets
@@ -43,9 +45,11 @@ class Services:
     """One per front process."""
 
     def __init__(self, config: Config, engine: EngineClient) -> None:
+        """Raises AgentError."""
         self.config, self.engine = config, engine
         self.settings: Settings = config.session_settings()
         self.secrets = Secrets()
+        self.agents = Agents(config.server.agents)
         self.calls: dict[str, LiveCall] = {}
         rtc = config.webrtc
         self.ice = IceSettings(
@@ -75,14 +79,18 @@ class Services:
 
     @property
     def model_names(self) -> list[str]:
-        """Every model that is loaded, the chat model first."""
-        return list(dict.fromkeys(filter(None, [self.chat_model, *self.engine.models.values()])))
+        """The agents, then every model that is loaded, the chat model first."""
+        names = [*self.agents.found, self.chat_model, *self.engine.models.values()]
+        return list(dict.fromkeys(filter(None, names)))
 
-    def chat_source(self) -> ChatSource:
-        """A source of its own for one session."""
+    def chat_source(self, agent: Agent | None = None) -> ChatSource:
+        """A source of its own for one session: the agent's, or the server's."""
         chat = self.config.chat
+        own = agent.chat if agent is not None and agent.chat is not None else ChatServer()
+        if own.base_url:
+            return UpstreamChat(own.base_url, own.key, own.model or chat.model)
         if chat.base_url:
-            return UpstreamChat(chat.base_url, chat.api_key, chat.model)
+            return UpstreamChat(chat.base_url, own.key or chat.api_key, own.model or chat.model)
         return EngineChat(self.engine)
 
     def load(self) -> dict[str, int]:
@@ -124,22 +132,25 @@ class Services:
         return self._http
 
     async def close(self) -> None:
-        """Let go of those connections, and of the decoder that waits."""
+        """Let go of those connections, of the decoder that waits, and of the agents' tools."""
+        await self.agents.close()
         await self.media.close()
         if self._http is not None:
             await self._http.close()
 
-    def runner(self, transport: Transport, settings: Settings, dialect: Dialect | None, kind: str) -> SessionRunner:
+    def runner(self, transport: Transport, start: Start, dialect: Dialect | None, kind: str) -> SessionRunner:
         """A session on this server's engine, chat and limits; `kind` is what the inspector calls its transport."""
+        source = AgentChat(self.chat_source, start.agent)
         return SessionRunner(
             engine=self.engine,
-            source=self.chat_source(),
+            source=source,
             transport=transport,
-            settings=settings,
+            settings=start.settings,
             dialect=dialect,
-            model_used=self.chat_model,
+            model_used=start.agent.name if start.agent is not None else self.chat_model,
             limits=self.config.limits,
             inspections=self.watch(kind),
+            hands=self.agents.hands(start, source),
         )
 
     @contextmanager

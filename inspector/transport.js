@@ -6,6 +6,12 @@ import { Refusal, reason, withKey } from "/pages/api.js";
 const PATIENCE_MS = 5000;
 const HUSH_MS = 400;
 
+/** Who answers, where the page's own address names an agent (`?agent=NAME`). */
+function asked() {
+  const agent = new URLSearchParams(location.search).get("agent");
+  return agent ? `&model=${encodeURIComponent(agent)}` : "";
+}
+
 /** WebRTC did not connect; `tried` says by which candidates. */
 export class NotConnected extends Error {
   constructor(tried) {
@@ -49,7 +55,7 @@ export async function overWebRtc({ microphone, key, session, on }) {
   form.append("session", new Blob([JSON.stringify({ type: "realtime", ...session })], { type: "application/json" }));
   let reply;
   try {
-    reply = await fetch("/v1/realtime/calls?events=extended", { method: "POST", headers: withKey(key), body: form });
+    reply = await fetch(`/v1/realtime/calls?events=extended${asked()}`, { method: "POST", headers: withKey(key), body: form });
   } catch (problem) {
     pc.close();
     throw problem;
@@ -118,7 +124,7 @@ async function candidatesTried(pc) {
 
 export async function overWebSocket({ microphone, context, key, session, on }) {
   await context.audioWorklet.addModule("/pages/worklet.js");
-  const address = new URL("/v1/realtime?events=extended", location.href);
+  const address = new URL(`/v1/realtime?events=extended${asked()}`, location.href);
   address.protocol = address.protocol.replace("http", "ws");
   const protocols = key ? ["realtime", `openai-insecure-api-key.${key}`] : ["realtime"];
   const ws = new WebSocket(address, protocols);

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bargein.realtime import events as e
-from bargein.realtime.effects import StartChat
+from bargein.realtime.effects import SayLine, StartChat
 
 from .channel import Channel, Epochs
 from .graph import Graph
@@ -27,7 +27,7 @@ class Call:
     """The running graph and the ports that the session uses."""
 
     graph: Graph
-    prompts: Channel[StartChat]
+    prompts: Channel[StartChat | SayLine]
 
 
 def call_graph(
@@ -40,7 +40,7 @@ def call_graph(
     now: Callable[[], float],
 ) -> Call:
     """Wire up the speaking half of a call."""
-    prompts: Channel[StartChat] = Channel("prompts", 16, "block", epochs)
+    prompts: Channel[StartChat | SayLine] = Channel("prompts", 16, "block", epochs)
     text: Channel[TextPiece] = Channel("text", 256, "block", epochs)
     phrases: Channel[PhraseToSay] = Channel("phrases", 16, "block", epochs)
     audio: Channel[SpokenAudio] = Channel("audio", 16, "block", epochs)

@@ -266,6 +266,10 @@ class Watch:
                 for call in calls:
                     called = {"name": call.name, "arguments": call.arguments[:MAX_TEXT]}
                     self._note("tool", "call", called, self._of(epoch), call.call_id)
+            case e.ToolDone(_, call_id, output, outcome):
+                self._note("tool", "answer", {"outcome": outcome, "output": output[:MAX_TEXT]}, span=call_id)
+            case e.KeyPressed(_, key):
+                self._note("wire", "key", {"key": key})
             case e.ChatFailed(_, epoch, message) | e.SpeechFailed(_, epoch, message):
                 self._note("error", type(ev).__name__, {"message": message}, self._of(epoch))
             case e.PhrasePlanned(_, epoch, words, planned_ms):
@@ -311,6 +315,13 @@ class Watch:
                 last = effect.messages[-1].content[:400] if effect.messages else ""
                 payload = {"messages": len(effect.messages), "last": last}
                 self._note("llm", "ask", payload, self._of(effect.epoch), f"llm:{effect.epoch}")
+            case f.SayLine(epoch, response_id, text):
+                self._epochs[int(epoch)] = response_id
+                self._note("llm", "line", {"text": text}, self._of(epoch), f"llm:{epoch}")
+            case f.RunTool(call_id, name, arguments):
+                self._note("tool", "run", {"name": name, "arguments": arguments[:MAX_TEXT]}, span=call_id)
+            case f.CancelTool(call_id):
+                self._note("tool", "cancel", {}, span=call_id)
             case f.RetireEpoch(epoch):
                 self._note("response", "retired", {"epoch": int(epoch)}, self._of(epoch))
             case f.HoldOutput(epoch) | f.ReleaseOutput(epoch) | f.FlushOutput(epoch):

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -29,7 +30,7 @@ from .audio import F32
 from .channel import Epochs
 from .graphs import Call, call_graph
 from .inspect import Watch
-from .nodes.chat import ChatSource, EngineChat
+from .nodes.chat import ChatSource
 from .nodes.hearing import Hearing
 from .nodes.playout import Playout
 from .nodes.speech import Mouth
@@ -40,15 +41,29 @@ log = logging.getLogger("bargein.session")
 class Transport(Protocol):
     """How a session reaches its client. Nothing blocks.
 
-    `carries_audio`: audio has a track of its own, both ways; reply frames go to `send_audio` (24 kHz, 16 bits) and not
-    into events, one every 20 ms.
+    `carries_audio`: audio has a way of its own, both ways; reply frames go to `send_audio` and not into events. With an
+    `own_clock` the transport asks for each (24 kHz, 16 bits) when it is to be played, every 20 ms; without they come in the
+    session's format, a little ahead. `lag_ms`: by how much the listener hears later than that.
     """
 
     @property
     def carries_audio(self) -> bool: ...
+    @property
+    def own_clock(self) -> bool: ...
+    def lag_ms(self) -> float: ...
     def send(self, text: str) -> None: ...
     def send_audio(self, pcm: bytes) -> None: ...
     def close(self, code: int, reason: str) -> None: ...
+
+
+class Hands(Protocol):
+    """What runs the tools of the server's own for one session (SPEC section 16). Answers come as `ToolDone`."""
+
+    def bind(self, runner: SessionRunner) -> None: ...
+    def run(self, effect: f.RunTool) -> None: ...
+    def cancel(self, call_id: str) -> None: ...
+    def key(self, key: str) -> bool: ...
+    def close(self) -> None: ...
 
 
 class SessionRunner:
@@ -68,6 +83,7 @@ class SessionRunner:
         model_used: str,
         limits: Limits | None = None,
         inspections: Callable[[str], Watch] | None = None,
+        hands: Hands | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport, self._source = transport, source
@@ -75,6 +91,9 @@ class SessionRunner:
         self._encoder = Encoder(dialect or "ga", model_used, playback=transport.carries_audio)
         self._settings = settings
         self._inspections = inspections
+        self._hands = hands
+        if hands is not None:
+            hands.bind(self)
         self._watch: Watch | None = None  # made when the session has its id
         self.limits = limits or Limits()
         self.state = Session()
@@ -86,15 +105,16 @@ class SessionRunner:
         self.epochs = Epochs()
         self.hearing = Hearing(
             engine, self.tell, self.now, settings.input_format,
-            partials=dialect == "extended", chat_is_local=isinstance(source, EngineChat),
+            partials=dialect == "extended", chat_is_local=source.is_local,
         )  # fmt: skip
         self.mouth = Mouth(engine)
         self.playout = Playout(
             self.epochs,
             self.tell,
             lambda: self.state.settings.pacer.lead_ms,
-            lambda: "pcm16" if transport.carries_audio else self.state.settings.output_format,
-            burst=not transport.carries_audio,
+            lambda: "pcm16" if transport.own_clock else self.state.settings.output_format,
+            burst=not transport.own_clock,
+            lag_ms=transport.lag_ms,
         )
         self._call: Call = call_graph(
             source=source, mouth=self.mouth, playout=self.playout, epochs=self.epochs, tell=self.tell, now=self.now
@@ -140,6 +160,8 @@ class SessionRunner:
         self.mouth.close()
         if self._watch is not None:
             self._watch.end()
+        if self._hands is not None:
+            self._hands.close()
         await self._source.close()
 
     # --- the client's side ---
@@ -150,7 +172,11 @@ class SessionRunner:
             self._watch.client_event(raw)
         message = read(raw, self.now(), self.state.settings.input_format)
         if isinstance(message, Append):
-            self.append(message.audio, message.event_id)
+            if self._transport.carries_audio:
+                told = "audio comes over the call's own track"
+                self.tell(e.ClientFault(self.now(), "invalid_event", told, "audio", message.event_id))
+            else:
+                self.append(message.audio, message.event_id)
         else:
             if isinstance(message, e.UpdateSession) and not self._chosen:
                 self._choose(raw)
@@ -165,11 +191,13 @@ class SessionRunner:
 
     def append(self, audio: bytes, event_id: str | None = None) -> None:
         """Input audio in the session's input format."""
-        if self._transport.carries_audio:
-            message = "audio comes over the call's own track"
-            self.tell(e.ClientFault(self.now(), "invalid_event", message, "audio", event_id))
-        elif self._room_for_audio(event_id):
+        if self._room_for_audio(event_id):
             self.hearing.append(audio)
+
+    def key(self, key: str) -> None:
+        """A key of the caller's telephone; a tool that waits for keys gets it."""
+        taken = self._hands is not None and self._hands.key(key)
+        self.tell(e.KeyPressed(self.now(), key, int(time.time()), taken))
 
     def append_samples(self, x: F32) -> None:
         """Input audio from a track: 16 kHz float32. A track does not stop when the buffer is full: said once."""
@@ -193,6 +221,10 @@ class SessionRunner:
         text = self._encoder.encode(a.SessionCreated(self.state.id, self.state.settings))
         assert text is not None
         return text
+
+    @property
+    def session_id(self) -> str:
+        return self.state.id
 
     @property
     def heard_s(self) -> float:
@@ -283,7 +315,7 @@ class SessionRunner:
                 self.hearing.finished.prepare_context(effect)
             case f.AskEouText():
                 self.hearing.finished.ask_words(effect)
-            case f.StartChat():
+            case f.StartChat() | f.SayLine():
                 self.epochs.admit(effect.epoch)
                 self._call.prompts.send_nowait(effect)
             case f.HoldOutput(epoch):
@@ -292,6 +324,14 @@ class SessionRunner:
                 self.playout.release(epoch)
             case f.PrimeChat():
                 self._source.prime(effect)
+            case f.RunTool(call_id, name):
+                if self._hands is not None:
+                    self._hands.run(effect)
+                else:
+                    self.tell(e.ToolDone(self.now(), call_id, f"there is no tool {name}", "failed"))
+            case f.CancelTool(call_id):
+                if self._hands is not None:
+                    self._hands.cancel(call_id)
             case f.RetireEpoch(epoch):
                 self.epochs.retire(epoch)
             case f.FlushOutput(epoch):

@@ -14,7 +14,7 @@ from .settings import Settings
 
 EndReason = Literal[
     "client_closed", "max_duration", "idle_timeout", "draining", "client_too_slow",
-    "internal_state_error", "vad_failed", "stt_failed", "engine_unavailable",
+    "internal_state_error", "vad_failed", "stt_failed", "engine_unavailable", "agent_ended",
 ]  # fmt: skip
 ResponseStatus = Literal["in_progress", "completed", "cancelled", "incomplete", "failed"]
 
@@ -42,6 +42,14 @@ class ErrorEvent:
     message: str
     param: str | None = None
     event_id: str | None = None  # the client event that it answers
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPressed:
+    """A key of the caller's telephone; `received_at`: seconds of the epoch."""
+
+    key: str
+    received_at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +312,7 @@ ServerEvent = (
     | SessionUpdated
     | SessionDone
     | ErrorEvent
+    | KeyPressed
     | SpeechStarted
     | SpeechStopped
     | TimeoutTriggered

@@ -9,6 +9,7 @@ from .conversation import Item, to_chat
 from .draft import Draft
 from .effects import StartChat
 from .ids import Epoch, ResponseId
+from .settings import JsonObject, Settings
 from .state import Chat, Plan
 
 
@@ -41,7 +42,7 @@ def ask(d: Draft, plan: Plan, items: tuple[Item, ...]) -> StartChat:
         response_id=plan.id,
         messages=to_chat(context_items(d, items, p)),
         instructions=s.instructions if p.instructions is None else p.instructions,
-        tools=s.tools if p.tools is None else p.tools,
+        tools=offered(s, p),
         tool_choice=s.tool_choice if p.tool_choice is None else p.tool_choice,
         max_output_tokens=plan.max_output_tokens,
         temperature=s.temperature if p.temperature is None else p.temperature,
@@ -52,6 +53,14 @@ def ask(d: Draft, plan: Plan, items: tuple[Item, ...]) -> StartChat:
     )
 
 
+def offered(s: Settings, p: e.ResponseParams) -> tuple[JsonObject, ...]:
+    """The tools of a response: its own list, else the server's and the session's. A response beside the conversation
+    gets none of the server's."""
+    if p.tools is not None:
+        return p.tools
+    return s.tools if p.out_of_band else s.agent.tools + s.tools
+
+
 def context_items(d: Draft, items: tuple[Item, ...], p: e.ResponseParams | None = None) -> tuple[Item, ...]:
     """What of the conversation, or of a response's own input, chat is given: as much as fits."""
     s = d.s.settings
@@ -60,7 +69,7 @@ def context_items(d: Draft, items: tuple[Item, ...], p: e.ResponseParams | None 
         named = (d.s.conversation.get(x.id) if isinstance(x, e.ItemReference) else x for x in p.input)
         items = tuple(x for x in named if x is not None)  # an item may have been deleted while the response waited
     fixed = tokens(s.instructions if p.instructions is None else p.instructions)
-    fixed += tokens(str(s.tools if p.tools is None else p.tools))
+    fixed += tokens(str(offered(s, p)))
     limit = p.max_output_tokens or (s.max_output_tokens if isinstance(s.max_output_tokens, int) else RESERVE)
     return fit(items, s.truncation, max(0, d.s.limits.context_tokens - fixed - limit))
 

@@ -174,20 +174,74 @@ class Conversation:
         return to_chat(self.items)
 
 
+PENDING = "(no result yet)"
+LATE = "_late"
+
+
 def to_chat(items: tuple[Item, ...]) -> tuple[ChatMessage, ...]:
-    """Items as chat messages. A user item without words (gated, failed, not transcribed) is left out."""
-    out: list[ChatMessage] = []
+    """Items as chat messages. A user item without words (gated, failed, not transcribed) is left out.
+
+    Chat servers want every call answered right after it, before anything else is said. What the assistant said while a
+    tool was at work stands before the call; where somebody spoke meanwhile the call has no result yet, and it is told
+    once more, with its result, where that came.
+    """
+    chat = _Chat()
     for item in items:
         match item:
             case Message(role=role):
                 if text := item.text().strip():
-                    out.append(ChatMessage(role, text))
-            case FunctionCall(call_id=call_id, name=name, arguments=arguments):
-                call = (call_id, name, arguments)
-                if out and out[-1].role == "assistant":
-                    out[-1] = replace(out[-1], tool_calls=(*out[-1].tool_calls, call))
-                else:
-                    out.append(ChatMessage("assistant", "", (call,)))
-            case FunctionOutput(call_id=call_id, output=output):
-                out.append(ChatMessage("tool", output, (), call_id))
-    return tuple(out)
+                    chat.message(role, text)
+            case FunctionCall():
+                chat.call(item)
+            case FunctionOutput():
+                chat.output(item)
+    chat.close()
+    return tuple(chat.out)
+
+
+class _Chat:
+    """The messages so far. `open`: calls of the last assistant message, with their results as far as they have come."""
+
+    def __init__(self) -> None:
+        self.out: list[ChatMessage] = []
+        self.open: dict[str, str | None] = {}
+        self.pending: dict[str, FunctionCall] = {}  # told without a result
+        self.calls: dict[str, FunctionCall] = {}
+
+    def message(self, role: Role, text: str) -> None:
+        if role == "assistant" and self.open:
+            with_calls = self.out[-1]
+            self.out[-1] = replace(with_calls, content=f"{with_calls.content} {text}".strip())
+            return
+        self.close()
+        self.out.append(ChatMessage(role, text))
+
+    def call(self, item: FunctionCall) -> None:
+        told = (item.call_id, item.name, item.arguments)
+        if self.out and self.out[-1].role == "assistant":
+            self.out[-1] = replace(self.out[-1], tool_calls=(*self.out[-1].tool_calls, told))
+        else:
+            self.out.append(ChatMessage("assistant", "", (told,)))
+        self.open[item.call_id] = None
+        self.calls[item.call_id] = item
+
+    def output(self, item: FunctionOutput) -> None:
+        if item.call_id in self.open:
+            self.open[item.call_id] = item.output
+            if all(result is not None for result in self.open.values()):
+                self.close()
+            return
+        self.close()
+        call_id = item.call_id
+        if (call := self.pending.pop(call_id, None)) is not None:
+            call_id += LATE
+            self.out.append(ChatMessage("assistant", "", ((call_id, call.name, call.arguments),)))
+        self.out.append(ChatMessage("tool", item.output, (), call_id))
+
+    def close(self) -> None:
+        """The results of the open calls."""
+        for call_id, result in self.open.items():
+            if result is None:
+                self.pending[call_id] = self.calls[call_id]
+            self.out.append(ChatMessage("tool", PENDING if result is None else result, (), call_id))
+        self.open = {}

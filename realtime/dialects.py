@@ -50,7 +50,7 @@ _BETA_NAMES = {
     "response.output_text.": "response.text.",
     "conversation.item.added": "conversation.item.created",
 }
-_GA_ONLY = {"conversation.item.done", "input_audio_buffer.timeout_triggered"}
+_GA_ONLY = {"conversation.item.done", "input_audio_buffer.timeout_triggered", "input_audio_buffer.dtmf_event_received"}
 _BETA_PARTS = {"output_text": "text", "output_audio": "audio"}
 
 

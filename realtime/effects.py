@@ -171,6 +171,34 @@ class StartChat:
 
 
 @dataclass(frozen=True, slots=True)
+class SayLine:
+    """Say this text: what chat would bring under this epoch is given."""
+
+    epoch: Epoch
+    response_id: ResponseId
+    text: str
+    spoken: bool
+    voice: str
+    speed: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunTool:
+    """Run one of the server's own tools; answered by `ToolDone`. `arguments`: JSON text as chat wrote it."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTool:
+    """Its answer is not wanted any more."""
+
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class HoldOutput:
     """Audio of this epoch is made ready but not written until it is released; it goes on at the very next sample."""
 
@@ -228,6 +256,9 @@ Effect = (
     | PrepareEouText
     | AskEouText
     | StartChat
+    | SayLine
+    | RunTool
+    | CancelTool
     | HoldOutput
     | ReleaseOutput
     | PrimeChat

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from . import alphabet as a
 from . import events as e
+from . import tools
 from .asking import view
 from .conversation import FunctionCall, Item, Message, Part, Status, words_heard
 from .draft import Draft
@@ -33,16 +34,16 @@ def retire(
     to_the_end = (status == "completed" or reason == "max_output_tokens") and not v.cleared
     natural = to_the_end and v.cap_ms is None
     d.do(RetireEpoch(plan.epoch))
-    d.disarm("drain_cap")
+    d.disarm("drain_cap", "first_token")
     output: list[Item] = []
     started = plan.spoken and not isinstance(resp, Created)
     if not isinstance(resp, Created):
         item = _close_item(d, resp, snapshot, natural)
         if not (plan.spoken and snapshot == 0 and status == "cancelled"):
             output.append(item)
-    if status in ("completed", "incomplete") or (status == "cancelled" and resp.chat.done):
-        for call in resp.chat.tool_calls:
-            output.append(_tool_item(d, plan, call, len(output)))
+    called = status in ("completed", "incomplete") or (status == "cancelled" and resp.chat.done)
+    own = [(c, tools.own_tool(d.s.settings, c.name)) for c in resp.chat.tool_calls if called]
+    output += [_tool_item(d, plan, c, len(output) + n) for n, c in enumerate(c for c, tool in own if tool is None)]
     if started and not to_the_end and not v.cleared:
         d.emit(a.OutputCleared(plan.id))
     d.set(resp=Idle(), was_answered=to_the_end)
@@ -54,6 +55,12 @@ def retire(
     if started and to_the_end:
         d.emit(a.OutputStopped(plan.id))
     d.note("response", "done", response_id=plan.id, status=status, reason=reason, played_ms=snapshot)
+    for call, tool in own:
+        if tool is not None:
+            cut = reason == "turn_detected"
+            tools.call(d, tool, call, plan.id, spoke=bool(resp.chat.text.strip()), cut=cut)
+    if error_code == "llm_error" and (line := d.s.settings.agent.say_on_failure):
+        d.set(lines=(*d.s.lines, line))
     return snapshot
 
 

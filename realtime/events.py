@@ -162,6 +162,7 @@ class ResponseParams:
     metadata: dict[str, str] | None = None
     out_of_band: bool = False
     input: tuple[Item | ItemReference, ...] | None = None
+    say: str | None = None  # the server's own line: this is the text, chat is not asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,38 @@ class ClearOutput:
 class CloseSession:
     at: float
     event_id: str | None = None
+
+
+# --- what the agent's own side says ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A line that the server wants said, when nothing else is."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDone:
+    """The answer of a tool that the server ran. `failed`: by an error or its time; `quiet`: nothing is to be said about
+    it; `ended`: the call is over."""
+
+    at: float
+    call_id: str
+    output: str
+    outcome: Literal["answered", "failed", "quiet", "ended"] = "answered"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPressed:
+    """A key of the caller's telephone. `received_at`: seconds of the epoch. `taken`: a tool waits for it."""
+
+    at: float
+    key: str
+    received_at: int
+    taken: bool = False
 
 
 # --- what the ears say ---------------------------------------------------------------------------------------------
@@ -383,6 +416,9 @@ Input = (
     | CancelResponse
     | ClearOutput
     | CloseSession
+    | Say
+    | ToolDone
+    | KeyPressed
     | AudioAppended
     | VadWindow
     | SttPartial

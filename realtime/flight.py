@@ -121,6 +121,13 @@ def chat_failed(d: Draft, ev: e.ChatFailed) -> None:
         _fails(d, "llm_error")
 
 
+def too_slow(d: Draft) -> None:
+    """Chat has not begun to answer in time."""
+    if live(d.s.resp) is not None:
+        d.note("llm", "too_slow")
+        _fails(d, "llm_error")
+
+
 def phrase_planned(d: Draft, ev: e.PhrasePlanned) -> None:
     resp = _of_epoch(d, ev.epoch) or _draft_of(d, ev.epoch)
     if resp is not None and not resp.voice.cleared:

@@ -58,7 +58,11 @@ def check_state(s: Session) -> None:
             raise InvariantViolation("I10", f"timer {key} is armed in {type(s.vad).__name__}")
     if "drain_cap" in s.timers and not isinstance(s.resp, Drain):
         raise InvariantViolation("I10", f"timer drain_cap is armed in {type(s.resp).__name__}")
-    if isinstance(s.phase, Terminated) and (s.timers or live(s.resp) or not isinstance(s.vad, Silent)):
+    if "filler" in s.timers and not any(r.filler and not r.outcome for r in s.work):
+        raise InvariantViolation("I10", "timer filler is armed and no tool runs")
+    if "first_token" in s.timers and live(s.resp) is None:
+        raise InvariantViolation("I10", "timer first_token is armed without a response")
+    if isinstance(s.phase, Terminated) and (s.work or s.lines or s.timers or live(s.resp) or not isinstance(s.vad, Silent)):
         raise InvariantViolation("I8", "something lives on in a terminated session")
     resp = live(s.resp)
     speaking = resp.item_id if isinstance(resp, Streaming | Drain) else None

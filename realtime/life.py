@@ -9,7 +9,7 @@ from . import alphabet as a
 from . import ending
 from . import events as e
 from .draft import Draft
-from .effects import Close, FeedSilence, PrimeChat, StopStt
+from .effects import CancelTool, Close, FeedSilence, PrimeChat, StopStt
 from .ids import IdStream
 from .settings import Settings
 from .state import Active, Candidate, Idle, Silent, Speaking, Terminated, live
@@ -17,6 +17,7 @@ from .state import Active, Candidate, Idle, Silent, Speaking, Terminated, live
 FILL_EVERY_MS = 96
 CLOSE_CODES: dict[a.EndReason, int] = {
     "client_closed": 1000,
+    "agent_ended": 1000,
     "max_duration": 1000,
     "idle_timeout": 1000,
     "draining": 1001,
@@ -63,9 +64,12 @@ def terminate(d: Draft, reason: a.EndReason, error: tuple[str, str] | None = Non
         d.error(*error)
     if not isinstance(d.s.vad, Silent):
         d.do(StopStt(d.s.vad.item_id))
+    for running in d.s.work:
+        if not running.outcome:
+            d.do(CancelTool(running.call_id))
     d.disarm(*d.s.timers)
     d.emit(a.SessionDone(reason))
-    d.set(phase=Terminated(reason), vad=Silent(), parked=None)
+    d.set(phase=Terminated(reason), vad=Silent(), parked=None, work=(), lines=())
     match CLOSE_CODES.get(reason, 1011):
         case 1000:
             d.do(Close(1000, reason))
@@ -109,17 +113,18 @@ def settle(d: Draft, ev: e.Input) -> None:
         return
     s = d.s
     speaking = isinstance(s.vad, Speaking) or (isinstance(s.vad, Candidate) and s.vad.pause is None)
-    _keep(d, "input_gap", speaking, s.input_at + s.settings.input_gap_ms)
+    keep(d, "input_gap", speaking, s.input_at + s.settings.input_gap_ms)
     td = s.settings.turn_detection
     idle_ms = td.idle_timeout_ms if td is not None and s.settings.type == "realtime" else None
     quiet = isinstance(s.vad, Silent) and isinstance(s.resp, Idle) and s.parked is None
     waits = s.was_answered and quiet and not any(b.flush is not None for b in s.sealed)
-    _keep(d, "idle", idle_ms is not None and waits, d.at + (idle_ms or 0))
+    keep(d, "idle", idle_ms is not None and waits, d.at + (idle_ms or 0))
     if not isinstance(s.vad, Silent) or live(s.resp) is not None or isinstance(ev, e.Requests):
         d.set(active_at=d.at)
 
 
-def _keep(d: Draft, key: str, wanted: bool, due: float) -> None:
+def keep(d: Draft, key: str, wanted: bool, due: float) -> None:
+    """Have the timer run where it is wanted, and only there; one that runs keeps its time."""
     if wanted and key not in d.s.timers:
         d.arm(key, max(d.at, due))
     elif not wanted:

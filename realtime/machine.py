@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from . import agent, candidate, ending, flight, life, response, sound, turn
 from . import alphabet as a
-from . import candidate, ending, flight, life, response, sound, turn
 from . import events as e
 from .asking import context_items
 from .conversation import Message, to_chat
@@ -39,7 +39,9 @@ def step(state: Session, ev: e.Input) -> tuple[Session, tuple[Effect, ...]]:
     _dispatch(d, ev)
     candidate.settle(d)
     response.settle(d)
+    agent.settle(d)
     life.settle(d, ev)
+    agent.leave(d)
     return d.s, tuple(d.out)
 
 
@@ -96,6 +98,12 @@ def _dispatch(d: Draft, ev: e.Input) -> None:
             response.cancel(d, ev)
         case e.ClearOutput():
             response.clear_output(d, ev)
+        case e.Say(_, text):
+            agent.say(d, text)
+        case e.ToolDone():
+            agent.tool_done(d, ev)
+        case e.KeyPressed():
+            agent.key_pressed(d, ev)
         case e.ClientFault():
             d.error(ev.code, ev.message, ev.event_id, ev.param)
         case e.SettingsRefused():
@@ -137,6 +145,14 @@ def _timer(d: Draft, ev: e.TimerFired) -> None:
         case "drain_cap":
             if live(d.s.resp) is not None:
                 flight.drain_cap(d)
+        case "greeting":
+            agent.greeting_due(d)
+        case "filler":
+            agent.filler_due(d)
+        case "first_token":
+            flight.too_slow(d)
+        case "keys":
+            agent.keys_over(d)
         case "max_duration":
             life.terminate(d, "max_duration")
         case "engine":

@@ -13,7 +13,7 @@ from . import events as e
 from .asking import ask, new_plan, view
 from .conversation import Message, words_heard
 from .draft import Draft
-from .effects import FlushOutput
+from .effects import FlushOutput, SayLine
 from .ending import drop_prediction, finish_out_of_band, retire, settle_cut
 from .flight import advance, keep
 from .predicted import adopt
@@ -40,10 +40,16 @@ def request(d: Draft, params: e.ResponseParams) -> None:
 
 def settle(d: Draft) -> None:
     """The coupling of the two sides, run at the end of every step: a prediction lives only while the turn is stopped,
-    and a parked response starts as soon as it can."""
+    and a line of the agent's, then a parked response, starts as soon as it can."""
     if not isinstance(d.s.vad, Stopped):
         drop_prediction(d)
-    if d.s.parked is not None and isinstance(d.s.phase, Active) and can_start(d.s):
+    if not isinstance(d.s.phase, Active) or not can_start(d.s):
+        return
+    if d.s.lines:
+        line, *rest = d.s.lines
+        d.set(lines=tuple(rest))
+        start(d, e.ResponseParams(say=line))
+    elif d.s.parked is not None:
         start(d, d.s.parked.params)
 
 
@@ -54,8 +60,12 @@ def start(d: Draft, params: e.ResponseParams) -> None:
     drop_prediction(d)
     plan = new_plan(d, params)
     d.emit(a.ResponseCreated(view(plan, "in_progress")))
-    d.set(resp=Created(plan), parked=None, was_answered=False)
-    d.do(ask(d, plan, d.s.conversation.items))
+    d.set(resp=Created(plan), was_answered=False)
+    if params.say is not None:
+        d.do(SayLine(plan.epoch, plan.id, params.say, plan.spoken, plan.voice, d.s.settings.speed))
+    else:
+        d.set(parked=None)
+        d.do(ask(d, plan, d.s.conversation.items))
 
 
 def start_out_of_band(d: Draft, params: e.ResponseParams) -> None:

@@ -85,6 +85,26 @@ class Pacer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lead_ms: int = 100
 
 
+class Agent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an agent does beside answering (SPEC section 16). The server's own: no client can write it, no echo shows it.
+
+    `tools`: function tools that the server runs itself, in the shape of `tools`, with `cancel_on_barge_in` and `filler`
+    beside. An empty line is not said.
+    """
+
+    name: str = ""
+    greeting: str = ""
+    greeting_after_ms: int = 300
+    tools: tuple[JsonObject, ...] = ()
+    filler: str = ""
+    filler_after_ms: int = 700
+    apology: str = ""
+    farewell: str = ""
+    say_on_failure: str = ""
+    first_token_ms: int = 5000
+    keys_after_ms: int = 1500  # telephone keys are a message when so long no other was pressed
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a session can be told. Null (None) means switched off."""
 
@@ -121,6 +141,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drain_cap_ceiling_ms: int = 60000
     session_max_duration_s: int = 1800
     ignored_fields: tuple[str, ...] = ()
+    agent: Agent = Agent()
 
     @property
     def interrupts(self) -> bool:

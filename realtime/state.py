@@ -243,6 +243,23 @@ class OutOfBand:
     item_id: ItemId | None = None
 
 
+# --- the agent's side ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A call of one of the server's own tools. `outcome`: "" while it runs, then that of `ToolDone`, or "cancelled"; it
+    is kept until all calls of its response have one. `filler`: the line to say if it takes long."""
+
+    call_id: str
+    item_id: ItemId
+    response_id: ResponseId
+    cancels: bool
+    filler: str
+    spoke: bool
+    outcome: str = ""
+
+
 # --- input buffers and transcription -------------------------------------------------------------------------------
 
 
@@ -295,6 +312,11 @@ class Session:
     input_at: float = 0.0  # wall time of the last input audio that came from the client
     covered_at: float = 0.0  # and up to which input is accounted for, by audio or by silence in its place
     active_at: float = 0.0  # wall time of the last sign of life
+    work: tuple[Running, ...] = ()  # tools that the server runs
+    lines: tuple[str, ...] = ()  # that wait to be said
+    greeted: bool = False  # or the conversation began without a greeting
+    keys: str = ""  # of a telephone, pressed in a row
+    leaving: bool = False  # the agent has ended the call
     was_answered: bool = False  # the last thing in the conversation was a whole reply, and it is the user's turn
     updated: bool = False
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from . import alphabet as a
 from . import events as e
-from . import life, predicted, question, response
+from . import life, predicted, question, response, tools
 from .conversation import Message, Part
 from .detector import deafen
 from .draft import Draft
@@ -40,6 +40,7 @@ def announce(d: Draft, item_id: ItemId, start_ms: int, voiced_ms: int, earlier_v
     vad = Speaking(item_id, start_ms, voiced_ms, earlier_voiced_ms)
     d.set(vad=vad)
     d.emit(a.SpeechStarted(item_id, start_ms))
+    tools.floor_taken(d)
     question.prepare(d)
     return vad
 

@@ -374,6 +374,8 @@ def render(ev: a.ServerEvent, dialect: Dialect, audio: bytes = b"", model_used: 
             return {"type": "session.done", "reason": reason} if extended else None
         case a.ErrorEvent():
             return {"type": "error", "error": error_body(ev)}
+        case a.KeyPressed(key, received_at):
+            return {"type": "input_audio_buffer.dtmf_event_received", "event": key, "received_at": received_at}
         case a.SpeechStarted(item_id, start):
             return {"type": "input_audio_buffer.speech_started", "item_id": item_id, "audio_start_ms": start}
         case a.SpeechStopped(item_id, end):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,3 +24,23 @@ def storyteller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     log = tmp_path_factory.mktemp("storyteller") / "log"
     with Upstream() as upstream:
         yield from serving(log, "--chat-base-url", upstream.url, "--chat-model", "stub")
+
+
+def readme_agent() -> str:
+    """The agent of the README, as it stands there."""
+    blocks = (Path(__file__).parent.parent / "README.md").read_text().split("```python\n")[1:]
+    return next(code for code in (b.split("```")[0] for b in blocks) if "import Agent" in code)
+
+
+@pytest.fixture(scope="session")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Upstream]]:
+    """A server with the agents of `tests/agent/desk.py`, its chat an upstream that calls tools. It records."""
+    folder = tmp_path_factory.mktemp("desk")
+    with Upstream() as upstream:
+        porter = folder / "porter.py"  # the README's own
+        porter.write_text(readme_agent())
+        args = ["--agent", str(Path(__file__).parent / "agent" / "desk.py"), "--agent", str(porter)]
+        args += ["--chat-base-url", upstream.url]
+        args += ["--chat-model", "stub", "--set", f"inspector.session_dir={folder / 'recordings'}"]
+        for served in serving(folder / "log", *args, "--set", "telephony.tokens=phone-key"):
+            yield served, upstream

@@ -13,9 +13,10 @@ MAY_IMPORT = {
     "models": {"kernels"},
     "engine": {"models", "kernels"},
     "pipeline": {"realtime", "engine"},
+    "agent": {"realtime"},
     "client": {"realtime"},
     "conformance": {"realtime"},
-    "http_api": {"pipeline", "realtime", "engine", "models", "client", "conformance"},
+    "http_api": {"agent", "pipeline", "realtime", "engine", "models", "client", "conformance"},
 }
 
 

@@ -27,6 +27,6 @@ async def get_model(request: web.Request) -> web.Response:
     """One of them; a stock client's name for one is shown under that name."""
     name = request.match_info["model"]
     models = loaded(request.app[SERVICES])
-    if name in models.values() or stock_task(name) in models:
+    if name in models.values() or name in request.app[SERVICES].agents.found or stock_task(name) in models:
         return web.json_response(_entry(name))
     raise ApiError(404, f"the model {name[:100]!r} does not exist here; see /v1/models", "model", "model_not_found")

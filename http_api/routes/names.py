@@ -33,6 +33,9 @@ def loaded(services: Services) -> dict[str, str]:
 
 def resolve(services: Services, task: str, name: str) -> str:
     """The model that does `task` under this name. ApiError 404 for a name that is not known, 400 for another job's."""
+    if name in services.agents.found:
+        message = f"{name} is an agent: place a call to it (/v1/realtime?model={name})"
+        raise ApiError(400, message, "model", "model_not_supported")
     models = loaded(services)
     if name in ("", "default", models.get(task)) or stock_task(name) == task:
         return models.get(task, "")

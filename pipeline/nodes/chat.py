@@ -15,7 +15,7 @@ from bargein.engine import protocol as p
 from bargein.engine.client import EngineClient, EngineStream, EngineUnavailable
 from bargein.realtime import events as e
 from bargein.realtime.conversation import ChatMessage
-from bargein.realtime.effects import PrimeChat, StartChat
+from bargein.realtime.effects import PrimeChat, SayLine, StartChat
 
 from ..channel import Channel, Epochs
 from ..messages import TextPiece
@@ -44,7 +44,10 @@ class Finish:
 
 
 class ChatSource(Protocol):
-    """Where replies come from."""
+    """Where replies come from. `is_local`: from the embedded model."""
+
+    @property
+    def is_local(self) -> bool: ...
 
     def generate(self, ask: StartChat) -> AsyncIterator[str | Finish]:
         """Text as it comes, then one Finish. Raises ChatFailure."""
@@ -57,13 +60,25 @@ class ChatSource(Protocol):
 
 
 async def chat_node(
-    inp: Channel[StartChat], out: Channel[TextPiece], source: ChatSource, epochs: Epochs, tell: Tell, now: Now
+    inp: Channel[StartChat | SayLine], out: Channel[TextPiece], source: ChatSource, epochs: Epochs, tell: Tell, now: Now
 ) -> None:
     """Answer prompts as they come; out-of-band ones run beside the conversation's own."""
     async with asyncio.TaskGroup() as group:
         while True:
             ask = await inp.receive()
-            epochs.scope(ask.epoch, group.create_task(_answer(ask, out, source, tell, now)))
+            if isinstance(ask, SayLine):
+                task = group.create_task(_say(ask, out, tell, now))
+            else:
+                task = group.create_task(_answer(ask, out, source, tell, now))
+            epochs.scope(ask.epoch, task)
+
+
+async def _say(line: SayLine, out: Channel[TextPiece], tell: Tell, now: Now) -> None:
+    """The server's own words: what chat would bring is given."""
+    tell(e.ChatDelta(now(), line.epoch, line.text))
+    tell(e.ChatDone(now(), line.epoch))
+    if line.spoken:
+        await out.send(TextPiece(line.epoch, line.text, True, line.speed))
 
 
 async def _answer(ask: StartChat, out: Channel[TextPiece], source: ChatSource, tell: Tell, now: Now) -> None:
@@ -92,6 +107,8 @@ async def _answer(ask: StartChat, out: Channel[TextPiece], source: ChatSource, t
 
 class EngineChat:
     """The local model, through one stream of the session's: its cache outlives turns."""
+
+    is_local = True
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
@@ -166,6 +183,8 @@ def _plain(m: ChatMessage) -> str:
 
 class UpstreamChat:
     """Any server that speaks OpenAI's chat completions, streaming."""
+
+    is_local = False
 
     def __init__(self, base_url: str, api_key: str, model: str) -> None:
         self._url = base_url.rstrip("/") + "/chat/completions"

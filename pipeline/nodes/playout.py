@@ -23,8 +23,15 @@ class Playout:
     """State that the session reads: the frame in hand, how much is buffered, underruns so far."""
 
     def __init__(
-        self, epochs: Epochs, tell: Tell, lead_ms: Callable[[], int], output_format: Callable[[], str], burst: bool = True
+        self,
+        epochs: Epochs,
+        tell: Tell,
+        lead_ms: Callable[[], int],
+        output_format: Callable[[], str],
+        burst: bool = True,
+        lag_ms: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        self._lag_ms = lag_ms  # the listener hears so much later than our clock says
         self._burst = burst  # false: frames leave when the transport calls `tick`
         self._epochs, self._tell = epochs, tell
         self._lead_ms, self._output_format = lead_ms, output_format
@@ -109,6 +116,7 @@ class Playout:
                 end = p.drained_at() if p.complete and not self._drained else None
                 if end is None:
                     return None
+                end += self._lag_ms() / 1000
                 if end > now:
                     return end
                 self._drained = True
@@ -124,5 +132,6 @@ class Playout:
             self._frame_samples = frame
             power = float(np.mean(frame * frame)) if len(frame) else 0.0
             level = 10 * math.log10(max(power, 1e-10))
-            self._tell(e.FrameDue(now * 1000, self._epoch, p.written_ms, p.played_ms(now), level))
+            played = max(0, p.played_ms(now) - round(self._lag_ms()))
+            self._tell(e.FrameDue(now * 1000, self._epoch, p.written_ms, played, level))
         return None

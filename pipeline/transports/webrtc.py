@@ -125,6 +125,7 @@ class WebRtcTransport:
     """One call's peer connection. `answer` an offer, bind `runner`, then `serve`."""
 
     carries_audio = True
+    own_clock = True
 
     def __init__(self, settings: IceSettings, *, fragment: bool = False) -> None:
         self._settings, self._fragment = settings, fragment
@@ -196,6 +197,9 @@ class WebRtcTransport:
             return
         if self._channel.bufferedAmount > MAX_UNSENT and not self._closing and self.runner is not None:
             self.runner.tell(e.NodeFailed(self.runner.now(), "client_too_slow", "the client does not read its events"))
+
+    def lag_ms(self) -> float:
+        return 0.0
 
     def send_audio(self, pcm: bytes) -> None:
         """A frame of the reply: 24 kHz 16-bit samples."""

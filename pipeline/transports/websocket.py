@@ -25,6 +25,7 @@ class WebSocketTransport:
     """The sending side. `bind` it to its runner before anything is received."""
 
     carries_audio = False
+    own_clock = False
 
     def __init__(self, ws: web.WebSocketResponse) -> None:
         self._ws = ws
@@ -40,6 +41,9 @@ class WebSocketTransport:
         if runner is not None and len(self._queue) > runner.limits.outbound_queue_cap and self._close is None:
             self._queue.clear()
             runner.tell(e.NodeFailed(runner.now(), "client_too_slow", "the client does not read its events"))
+
+    def lag_ms(self) -> float:
+        return 0.0
 
     def send_audio(self, pcm: bytes) -> None:
         """Never called: audio travels inside the events."""

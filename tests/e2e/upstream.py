@@ -1,7 +1,7 @@
 """A chat server that calls tools, standing in for a large model: OpenAI's streaming chat completions on a thread.
 
-It is a test's double of somebody else's server, at its wire: it calls the first tool it is offered with an argument
-found in the question, and when a tool has answered it says the result in a sentence.
+It is a test's double of somebody else's server, at its wire: it calls the tool whose name the question speaks of, or
+else the first, with an argument found in the question, and when a tool has answered it says the result in a sentence.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Upstream:
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.url = ""
+        self.next_tool = ""  # the tool to call next, whatever is asked
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._stop = asyncio.Event()
@@ -65,9 +66,13 @@ class Upstream:
                 await out.write(_chunk({"content": word + " "}))
             await out.write(_chunk({}, "stop"))
         elif tools and last["role"] == "user" and "without any tool" not in last["content"]:
-            function = tools[0]["function"]
-            argument = next(iter(function["parameters"]["properties"]))
-            arguments = json.dumps({argument: "kitchen" if "kitchen" in last["content"] else "hall"})
+            asked = last["content"].lower()
+            wanted, self.next_tool = self.next_tool, ""
+            asked += " " + wanted.replace("_", " ")
+            named_in = (t for t in tools if any(w in asked for w in t["function"]["name"].split("_") if len(w) > 3))
+            function = next(named_in, tools[0])["function"]
+            room = "kitchen" if "kitchen" in asked else "hall"
+            arguments = json.dumps({name: room for name in list(function["parameters"]["properties"])[:1]})
             named = {"name": function["name"], "arguments": ""}
             call = {"index": 0, "id": f"call_{len(self.requests)}", "type": "function", "function": named}
             await out.write(_chunk({"tool_calls": [call]}))

@@ -14,7 +14,7 @@ from bargein.http_api.services import Services
 
 from .conftest import Served
 
-ELSEWHERE = re.compile(r"/($|docs|openapi.json|inspector|pages|v1/realtime|v1/inspect)")
+ELSEWHERE = re.compile(r"/($|docs|openapi.json|inspector|pages|v1/realtime|v1/telephony|v1/inspect)")
 
 
 def test_every_route_is_described_and_every_description_is_a_route() -> None:

@@ -254,8 +254,10 @@ def test_tool_calls_are_items_after_the_spoken_one() -> None:
     p.tell(e.CreateItem(p.at, FunctionOutput(ItemId(""), "call_1", "42")))
     p.tell(e.CreateResponse(p.at))
     chat = [x for x in p.effects if isinstance(x, f.StartChat)][-1].messages
-    assert [m.role for m in chat] == ["user", "assistant", "tool"]
-    assert len(chat[1].tool_calls) == 2
+    assert [(m.role, m.tool_call_id) for m in chat] == [
+        ("user", None), ("assistant", None), ("tool", "call_1"), ("tool", "call_2"),
+    ]  # fmt: skip
+    assert len(chat[1].tool_calls) == 2 and [m.content for m in chat[2:]] == ["42", "(no result yet)"]
 
 
 def test_a_tool_call_alone_makes_no_spoken_item() -> None:
