@@ -107,7 +107,11 @@ class Job:
 class Core:
     """Owns the lanes. Requests come from any thread through `submit`; lanes run on the device thread."""
 
-    def __init__(self, lanes: Mapping[str, Lane], vad: Lane | None = None) -> None:
+    def __init__(
+        self, lanes: Mapping[str, Lane], vad: Lane | None = None, enter: Callable[[], None] = lambda: None
+    ) -> None:
+        """enter: called first on each thread that runs lanes (a GPU is chosen a thread at a time)."""
+        self._enter = enter
         self._lanes = dict(lanes)
         self._vad = vad
         self._streams: dict[tuple[int, int], Stream] = {}  # (connection, stream id)
@@ -134,6 +138,7 @@ class Core:
 
     def warm(self) -> None:
         """Run every lane once. Call before `start`."""
+        self._enter()
         for lane in self._lanes.values():
             lane.warm()
         if self._vad is not None:
@@ -163,6 +168,7 @@ class Core:
     # --- the device thread ---
 
     def _run(self) -> None:
+        self._enter()
         while True:
             with self._wake:
                 while not self._inbox and not self._runnable() and not self._stopping:

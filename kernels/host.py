@@ -41,6 +41,15 @@ def contiguous(x: Any) -> Any:
     return np.ascontiguousarray(x)
 
 
+def enter() -> None:
+    """Make this thread work on the device."""
+
+
+def on_host(ops: Any) -> Any:
+    """The ops for what is small and wanted on the host: a device's companion, or the ops themselves."""
+    return getattr(ops, "companion", ops)
+
+
 def product(x: Any, w: Any) -> Any:
     """x [M, K] @ w [K, N]."""
     return x @ w

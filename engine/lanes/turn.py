@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from bargein.kernels import cpu
 from bargein.models import smart_turn
 
 from .. import protocol as p
@@ -16,8 +18,8 @@ from ..core import Stream
 class TurnLane:
     """Stateless: every question carries its audio."""
 
-    def __init__(self, model: smart_turn.Model) -> None:
-        self._model = model
+    def __init__(self, model: smart_turn.Model, ops: Any = cpu) -> None:
+        self._model, self._ops = model, ops
 
     def open(self, stream: Stream) -> None:
         pass
@@ -32,8 +34,8 @@ class TurnLane:
 
     def _answer(self, stream: Stream, tag: int, body: p.AskTurn) -> Iterator[None]:
         started = time.monotonic()
-        score = yield from smart_turn.predict_steps(self._model, np.frombuffer(body.pcm, np.float32))
+        score = yield from smart_turn.predict_steps(self._model, np.frombuffer(body.pcm, np.float32), self._ops)
         stream.send(tag, p.TurnScore(score, 1000 * (time.monotonic() - started)))
 
     def warm(self) -> None:
-        smart_turn.predict(self._model, np.zeros(16000, np.float32))
+        smart_turn.predict(self._model, np.zeros(16000, np.float32), self._ops)

@@ -58,18 +58,24 @@ def _padded(x: np.ndarray, whole: int = 16) -> np.ndarray:
 class Ops:
     """The ops of one device. xp: CuPy or its stand-in; launcher: `launch.Cubins` or `interpret.Interpreter`."""
 
-    on_host = cpu  # what is small and wanted on the host is computed there
+    companion = cpu  # what is small and wanted on the host is computed there
     activation_limit, pack_rows, quantize_rows = map(staticmethod, (activation_limit, pack_rows, quantize_rows))
     VadWeights, mel_filters = VadWeights, staticmethod(cpu.mel_filters)
 
-    def __init__(self, xp: Any, launcher: Any) -> None:
-        self.xp, self._launch = xp, launcher.launch
+    def __init__(self, xp: Any, launcher: Any, index: int = 0) -> None:
+        self.xp, self.index, self._launch = xp, index, launcher.launch
+        self.num_bytes = 0  # of what was placed
         self._kept: dict[Any, Any] = {}
         self._none = xp.zeros(16, np.float32)  # for arguments that a flag says are not there
         self._no_bytes = xp.zeros(16, np.uint8)
         self._lock = threading.Lock()
 
     # -- places ---------------------------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Make this thread launch on this device."""
+        if hasattr(self.xp, "cuda"):
+            self.xp.cuda.Device(self.index).use()
 
     def to_device(self, x: Any, dtype: Any = None) -> Any:
         if isinstance(x, self.xp.ndarray):
@@ -82,16 +88,17 @@ class Ops:
     def place(self, weights: Any) -> Any:
         match weights:
             case np.ndarray():
+                self.num_bytes += weights.nbytes
                 return self.xp.asarray(np.ascontiguousarray(weights))
             case Int8Matrix():
-                data = self.xp.asarray(_padded(_plain_rows(weights)))
+                data = self.place(_padded(_plain_rows(weights)))
                 return Matrix(data, self.xp.asarray(weights.scale[: weights.rows]), "int8", weights.rows, weights.columns)
             case Half():
                 kind = "bf16" if weights.data.dtype == np.uint16 else "fp16"
-                return Matrix(self.xp.asarray(_padded(weights.data)), self._none, kind, weights.rows, weights.columns)
+                return Matrix(self.place(_padded(weights.data)), self._none, kind, weights.rows, weights.columns)
             case Packed():
                 arrays = (weights.levels, weights.top, weights.scale, weights.least)
-                levels, top, scale, least = (self.xp.asarray(np.ascontiguousarray(a)) for a in arrays)
+                levels, top, scale, least = (self.place(a) for a in arrays)
                 return weights._replace(levels=levels, top=top, scale=scale, least=least)
             case Mapping():
                 return {k: self.place(v) for k, v in weights.items()}
