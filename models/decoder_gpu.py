@@ -226,6 +226,22 @@ class DeviceDecoder:
     def _head(self, w: Weights, cfg: Config, hidden: Any) -> Any:
         return self.ops.norm_linear(hidden, w.output_norm, cfg.norm_eps, w.head)
 
+    def with_key_references(self, w: Weights, cfg: Config, tokens: Sequence[int]) -> Weights:
+        """Weights whose layers know the mean of a text's keys, for an e4m3 cache to store keys less that.
+
+        Keys of one layer share a large part (a bias, a few strong channels) that would take e4m3's four significant bits.
+        """
+        plain = w._replace(layers=tuple(layer._replace(key_reference=None) for layer in w.layers))
+        pages = -(-len(tokens) // PAGE)
+        probe = DeviceDecoder(self.ops, Pool(cfg, self.ops, pages, "fp32"))
+        kv = probe.new_kv(cfg)
+        probe.extend(plain, cfg, kv, tokens)
+        slots = self.ops.to_device(np.concatenate([page * PAGE + np.arange(PAGE) for page in kv.pages])[: len(tokens)])
+        means = [self.ops.contiguous(keys[slots].mean(axis=0)) for keys in probe.pool.keys]
+        return plain._replace(
+            layers=tuple(layer._replace(key_reference=mean) for layer, mean in zip(plain.layers, means, strict=True))
+        )
+
     # -- as in `decoder` ----------------------------------------------------------------------------------------------
 
     def forward_spans(self, w: Weights, cfg: Config, spans: Sequence[tuple[PagedKV, Sequence[int]]], ops: Any = None) -> F32:

@@ -30,14 +30,14 @@ from bargein.kernels import cpu
 from bargein.kernels.gpu.interpret import Interpreter
 from bargein.kernels.gpu.ops import Ops
 from bargein.kernels.gpu.standin import StandIn
-from bargein.models import ge2e, hibari, minilm, silero, smart_turn, store, whisper, whisper_stream
+from bargein.models import ge2e, hibari, minilm, smart_turn, store, whisper, whisper_stream
 from bargein.models.decoder_gpu import DeviceDecoder, Pool
 from bargein.models.tokenizer import TextCodec
 
 from .test_decoder import GEMMA, random_model
 
 RNG = np.random.default_rng(11)
-NOISE = (0.1 * np.random.default_rng(2).standard_normal(12800)).astype(np.float32)
+NOISE = (0.1 * np.random.default_rng(2).standard_normal(9600)).astype(np.float32)
 
 
 @pytest.fixture
@@ -71,8 +71,8 @@ def tiny_whisper(folder: Path) -> whisper.Model:
     names = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|translate|>", "<|transcribe|>", "<|startofprev|>",
              "<|nospeech|>", "<|notimestamps|>"]  # fmt: skip
     vocab = {f"w{i}": i for i in range(60)} | {name: 60 + i for i, name in enumerate(names)}
-    vocab |= {f"<|{i * 0.02:.2f}|>": 68 + i for i in range(101)}
-    cfg = dict(width=32, heads=2, encoder_layers=2, decoder_layers=2, mels=80, audio_positions=100, text_positions=48,
+    vocab |= {f"<|{i * 0.02:.2f}|>": 68 + i for i in range(41)}
+    cfg = dict(width=32, heads=2, encoder_layers=2, decoder_layers=2, mels=80, audio_positions=40, text_positions=40,
                vocab=len(vocab), suppress=[5], suppress_begin=[60], alignment_heads=[[1, 0], [1, 1]])  # fmt: skip
     Tokenizer(kinds.WordLevel(vocab, "w0")).save(str(folder / "tokenizer.json"))
     (folder / "config.json").write_text(json.dumps(cfg))
@@ -125,7 +125,7 @@ def test_the_end_of_a_turn(ops: Ops, tmp_path: Path) -> None:
     model, body = smart_turn.load(tmp_path), p.AskTurn(NOISE.tobytes())
     (want,) = ask(TurnLane(model), "turn", body)
     (got,) = ask(TurnLane(on_device(model, ops, "w", "q"), ops), "turn", body)
-    assert 0.02 < want.score < 0.98 and got.score == pytest.approx(want.score, abs=2e-3)
+    assert 0.02 < want.p < 0.98 and got.p == pytest.approx(want.p, abs=2e-3)
 
 
 def test_voice_activity(ops: Ops) -> None:
@@ -164,14 +164,15 @@ def test_speech(ops: Ops) -> None:
         elif len(shape) == 2 and "emb" not in name:
             raw[name] = cpu.pack_rows(*cpu.quantize_rows(np.ascontiguousarray(raw[name].T)))
     raw["pn.dur.2.bias"][:] = np.log(2.4)  # a frame and a half, away from where it rounds
-    raw["pn.pro_out.bias"][:2] = 1.5  # 150 Hz
+    raw["pn.pro_out.bias"][:2] = 1.5  # 150 Hz, always: the phase of its 73rd harmonic magnifies a difference of pitch
+    raw["pn.pro_out.weight"][:2] = 0
     model = real._replace(config=cfg, weights=hibari._time_major(raw))
     body = p.Say(("Hello", " there"), 1.0)
     want = ask(TtsLane(model), "tts", body)
     got = ask(TtsLane(on_device(model, ops, "weights"), ops), "tts", body)
     sounds = [np.concatenate([np.frombuffer(s.pcm, np.float32) for s in said]) for said in (want, got)]
     assert len(sounds[0]) > 200
-    assert [s.times for s in got] == [s.times for s in want]
+    assert [s.times_ms for s in got] == [s.times_ms for s in want]
     np.testing.assert_allclose(sounds[1], sounds[0], atol=0.01 * float(np.abs(sounds[0]).max()))
 
 
@@ -190,10 +191,14 @@ def test_writing(ops: Ops) -> None:
     cfg = dataclasses.replace(GEMMA, vocab=258)
     model, codec = random_model(cfg), byte_codec()
     body = p.Write(prompt="Hi there", max_tokens=5, temperature=0.0, logprobs=2)
-    want = ask(ChatLane(model, codec), "chat", body)
+    lane = ChatLane(model, codec)
+    lane._writer.warm()
+    want = ask(lane, "chat", body)
     graph = DeviceDecoder(ops, Pool(cfg, ops, 8))
     placed = model._replace(weights=ops.place(model.weights))
-    got = ask(ChatLane(placed, codec, graph), "chat", body)
+    lane = ChatLane(placed, codec, graph)
+    lane._writer.warm()
+    got = ask(lane, "chat", body)
     tokens = [[score.raw for piece in said if isinstance(piece, p.Token) for score in piece.scores] for said in (want, got)]
     assert len(tokens[0]) >= 4 and tokens[1] == tokens[0]
     chances = [[s.logprob for piece in said if isinstance(piece, p.Token) for s in piece.scores] for said in (want, got)]
@@ -229,4 +234,19 @@ def test_what_a_budget_holds() -> None:
     assert pages_for(GEMMA, 100 * page) == 100
     with pytest.raises(DeviceError, match="raise --gpu-memory"):
         pages_for(GEMMA, 31 * page)
-    assert silero.WINDOW and assemble
+
+
+def test_an_engine_is_put_together_on_a_device(ops: Ops) -> None:
+    """The real checkpoints, all placed; nothing is computed."""
+    names = {"stt": "whisper-tiny-en", "turn": "smart-turn-v3", "chat": "smollm2-135m", "tts": "hibari-heart",
+             "embed": "all-minilm-l6-v2", "voice": "ge2e", "vad": "silero-vad"}  # fmt: skip
+    folders = {task: store.path(name) for task, name in names.items()}
+    with pytest.raises(DeviceError, match="are left for the chat cache"):
+        assemble(folders, ops, 1200 << 20)
+    fresh = Ops(StandIn(), Interpreter())
+    lanes = assemble(folders, fresh, 3 << 30)._lanes
+    assert sorted(lanes) == ["chat", "embed", "stt", "tts", "turn"]
+    graph = lanes["chat"]._graph
+    assert isinstance(graph, DeviceDecoder)
+    taken = graph.pool.num_free * Pool.page_bytes(lanes["chat"]._model.config) + fresh.num_bytes
+    assert (1800 << 20) < taken <= 2 << 30  # the budget less the workspace
