@@ -14,12 +14,31 @@ import numpy as np
 
 os.environ["TRITON_INTERPRET"] = "1"
 
-import triton  # noqa: F401  (so that it is missed here, where it is missing)
+import triton.language as tl
+import triton.runtime.interpreter as inner
 
 from .launch import LaunchError, pack
 from .specs import SPECS
 
 _NAMES = {"bf16": "bfloat16"}
+
+
+class _Once:
+    """Patches Triton's language once a launch. The interpreter does it again in every helper that a kernel calls, which
+    takes nearly half of its time and changes nothing."""
+
+    def __init__(self) -> None:
+        self._patch, self.done = inner._patch_lang, False
+        self.__globals__ = {"tl": tl, "core": tl.core}  # all modules that kernels and Triton's own helpers see
+
+    def __call__(self, function: Any) -> Any:
+        if self.done:
+            return None  # the caller, a helper, has no use for it
+        self.done = True
+        return self._patch(self)
+
+
+_once = inner._patch_lang = _Once()
 
 
 class _Tensor:
@@ -83,6 +102,7 @@ class Interpreter:
                 ready.append(int(value) if kind[0] == "i" else float(np.float32(value)))
         module = import_module(f".{SPECS[name].module}", __package__)
         constants = SPECS[name].variants[variant].constants
+        _once.done = False
         with np.errstate(all="ignore"):  # lanes that nothing is stored of
             getattr(module, name)[(*grid, 1, 1)[:3]](*ready, **constants)
 

@@ -15,7 +15,7 @@ from bargein.models.decoder_gpu import PAGE, DeviceDecoder, OutOfPages, Pool
 LLAMA = decoder.Config("llama", 96, 64, 2, 4, 2, 16, 80, 1e-5, 10000.0, 512, max_positions=512)
 GEMMA = decoder.Config(
     "gemma3", 110, 48, 2, 3, 1, 16, 64, 1e-6, 1e6, 512, activation="gelu_tanh", qk_norm=True, post_norms=True,
-    embedding_scale=48**0.5, window=14, global_every=2, max_positions=512, query_width=24.0,
+    embedding_scale=48**0.5, window=7, global_every=2, max_positions=512, query_width=24.0,
 )  # fmt: skip
 CONFIGS = {"llama": LLAMA, "gemma": GEMMA}
 
@@ -53,9 +53,10 @@ class Both:
         self.device, self.dw = DeviceDecoder(ops, self.pool), ops.place(self.w)
 
 
-@pytest.fixture(params=CONFIGS)
-def both(request: pytest.FixtureRequest) -> Both:
-    return Both(CONFIGS[request.param])
+@pytest.fixture
+def both() -> Both:
+    """Of one shape: the interpreter takes some 10 ms for every row of every step."""
+    return Both(GEMMA)
 
 
 def close(got: np.ndarray, want: np.ndarray, by: float = 0.01) -> None:
@@ -63,13 +64,15 @@ def close(got: np.ndarray, want: np.ndarray, by: float = 0.01) -> None:
     assert np.abs(got - want).max() < by * np.abs(want).max()
 
 
-def test_prefill_in_chunks_then_tokens(both: Both) -> None:
-    tokens = [int(t) for t in np.random.default_rng(1).integers(0, both.cfg.vocab, 23)]
+@pytest.mark.parametrize("name", CONFIGS)
+def test_prefill_in_chunks_then_tokens(name: str) -> None:
+    both = Both(CONFIGS[name])
+    tokens = [int(t) for t in np.random.default_rng(1).integers(0, both.cfg.vocab, 13)]
     host, there = decoder.new_kv(both.cfg), both.device.new_kv(both.cfg)
-    close(both.device.prefill(both.dw, both.cfg, there, tokens, 16), decoder.prefill(both.w, both.cfg, host, tokens, 16))
-    for token in (3, 50):
+    close(both.device.prefill(both.dw, both.cfg, there, tokens, 9), decoder.prefill(both.w, both.cfg, host, tokens, 9))
+    for token in (3,):
         close(both.device.forward_top(both.dw, both.cfg, there, [token]), decoder.forward(both.w, both.cfg, host, [token]))
-    assert there.tokens == host.tokens and there.length == 25
+    assert there.tokens == host.tokens and there.length == 14
 
 
 def test_one_transfer_each_way_a_token(both: Both) -> None:
@@ -85,7 +88,7 @@ def test_one_transfer_each_way_a_token(both: Both) -> None:
 def test_a_batch_of_different_lengths_is_each_alone(both: Both) -> None:
     kvs, hosts = [both.device.new_kv(both.cfg) for _ in range(3)], [decoder.new_kv(both.cfg) for _ in range(3)]
     for i, (kv, host) in enumerate(zip(kvs, hosts, strict=True)):
-        tokens = list(range(5, 7 + 9 * i))
+        tokens = list(range(5, 7 + 4 * i))
         both.device.extend(both.dw, both.cfg, kv, tokens)
         decoder.extend(both.w, both.cfg, host, tokens)
     got = both.device.forward_batch(both.dw, both.cfg, kvs, [1, 2, 3])
@@ -141,7 +144,7 @@ def test_a_full_pool_is_said_and_others_go_on() -> None:
 @pytest.mark.parametrize(("kind", "by"), [("fp32", 0.01), ("bf16", 0.03), ("e4m3", 0.12)])
 def test_other_kinds_of_cache(kind: str, by: float) -> None:
     both = Both(GEMMA, kind=kind)
-    tokens = list(range(21))
+    tokens = list(range(10))
     host, there = decoder.new_kv(GEMMA), both.device.new_kv(GEMMA)
     close(both.device.forward(both.dw, GEMMA, there, tokens), decoder.forward(both.w, GEMMA, host, tokens), by)
     close(both.device.forward(both.dw, GEMMA, there, [3]), decoder.forward(both.w, GEMMA, host, [3]), by)
@@ -155,10 +158,10 @@ def test_a_part_that_all_keys_share_costs_e4m3_nothing() -> None:
     keys[:, [6, 7, 14, 15]] = 60.0
     host = both.w._replace(layers=tuple(layer._replace(qkv_bias=bias) for layer in both.w.layers))
     there = both.device.ops.place(host)
-    tokens = list(range(18))
+    tokens = list(range(9))
     want = decoder.forward(host, LLAMA, decoder.new_kv(LLAMA), tokens)
     errors = []
-    for w in (there, both.device.with_key_references(there, LLAMA, list(range(40, 60)))):
+    for w in (there, both.device.with_key_references(there, LLAMA, list(range(40, 50)))):
         got = both.device.forward(w, LLAMA, both.device.new_kv(LLAMA), tokens)
         errors.append(np.linalg.norm(got - want) / np.linalg.norm(want))
     assert errors[1] < 0.1 and errors[1] < errors[0] / 2, errors

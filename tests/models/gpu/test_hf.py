@@ -43,8 +43,8 @@ def test_family_agrees_with_transformers(name: str) -> None:
     tokens = [int(t) for t in golden["tokens"]]
     model = hf.load(GOLDEN / name)
     assert isinstance(model.weights.layers[0].ffn_down, Packed if name in ("awq", "gptq") else Half)
-    got = on_device(model, tokens[:12], 10)
-    assert distance(got, golden["logits"][9:12]) < 4e-3  # rows as fp16 with a scale
+    got = on_device(model, tokens[:10], 9)
+    assert distance(got, golden["logits"][8:10]) < 4e-3  # rows as fp16 with a scale
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -62,7 +62,7 @@ def blocks(kind: str, rows: int, columns: int) -> np.ndarray:
     size, width, scales = {"Q4_K": (144, 256, (0, 2)), "Q6_K": (210, 256, (208,)), "Q8_0": (34, 32, (0,))}[kind]
     data = RNG.integers(0, 256, (rows, columns // width, size), dtype=np.uint8)
     for at in scales:
-        d = RNG.uniform(0.5, 1, data.shape[:2]) * (1e-4 if kind == "Q6_K" else 1e-3).astype(np.float16)
+        d = (RNG.uniform(0.5, 1, data.shape[:2]) * (1e-4 if kind == "Q6_K" else 1e-3)).astype(np.float16)
         data[:, :, at : at + 2] = d[..., None].view(np.uint8)
     return data.reshape(rows, -1)
 
@@ -110,8 +110,8 @@ def test_gguf_file_stays_packed_and_agrees_with_its_dequantized_self(kind: str, 
     wide = layer._replace(qkv=plain(layer.qkv), attn_output=plain(layer.attn_output), gate_up=plain(layer.gate_up),
                           ffn_down=plain(layer.ffn_down))  # fmt: skip
     weights = kept.weights._replace(embedding=plain(kept.weights.embedding), head=plain(kept.weights.head), layers=(wide,))
-    tokens = [1, 9, 33, 2, 60]
-    assert distance(on_device(kept, tokens, 4), on_device(decoder.Model(kept.config, weights), tokens, 4)) < 2e-3
+    tokens = [1, 9, 33]
+    assert distance(on_device(kept, tokens, 2), on_device(decoder.Model(kept.config, weights), tokens, 2)) < 2e-3
 
 
 @pytest.mark.parametrize(
