@@ -41,11 +41,12 @@ def test_no_hot_kernel_spills() -> None:
 
 
 def test_compiling_again_gives_the_shipped_bytes(tmp_path: object) -> None:
-    """One variant of each kernel, the architectures in turn; all of both with GPU_BUILD=all (about two minutes)."""
+    """A variant of every third kernel, the architectures in turn; all of all with GPU_BUILD=all (four minutes)."""
     if os.environ.get("GPU_BUILD") == "all":
         chosen = [f"{key}/{arch}" for key in KEYS for arch in ARCHS]
     else:
-        chosen = [f"{name}/{next(iter(spec.variants))}/{ARCHS[i % 4]}" for i, (name, spec) in enumerate(SPECS.items())]
+        some = list(SPECS.items())[::3]
+        chosen = [f"{name}/{next(iter(spec.variants))}/{ARCHS[i % 4]}" for i, (name, spec) in enumerate(some)]
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "bargein.kernels.gpu.build", "--hashes", *chosen]
     done = subprocess.run(command, env=env, capture_output=True, text=True)

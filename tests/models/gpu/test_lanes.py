@@ -136,14 +136,14 @@ def test_voice_activity(ops: Ops) -> None:
     heard = []
     for lane in (VadLane(w), VadLane(ops.place(w), ops)):
         got: list[Any] = []
-        streams = [Stream(i, "vad", {}, "live", lambda reply: got.append(reply), credit=100) for i in range(3)]  # noqa: B023
+        streams = [Stream(i, "vad", {}, "live", lambda reply: got.append(reply), credit=100) for i in range(2)]  # noqa: B023
         for i, stream in enumerate(streams):
             lane.open(stream)
             lane.feed(stream, 0, NOISE[i * 100 : i * 100 + 1024].tobytes())
         while lane.run_batch():
             pass
         heard.append([reply.body.probs for reply in got])
-    assert len(heard[0]) == 6
+    assert len(heard[0]) == 4
     np.testing.assert_allclose(heard[1], heard[0], atol=1e-5)
 
 
@@ -221,7 +221,7 @@ def test_vectors_of_texts(ops: Ops) -> None:
 def test_vectors_of_voices(ops: Ops) -> None:
     w = {name: weight(*shape) for name, shape in ge2e.expected_shapes().items()}
     model = ge2e.Model(w, ge2e.cpu.mel_filters(16000, 400, 40))
-    frames = np.abs(weight(2, 3, 40))
+    frames = np.abs(weight(1, 2, 40))
     np.testing.assert_allclose(ge2e.embed(on_device(model, ops, "w"), frames, ops), ge2e.embed(model, frames), atol=1e-4)
 
 
