@@ -173,5 +173,3 @@ async def _barge(client: RealtimeClient, mic: Microphone, questions: list[I16], 
     await client.wait(lambda s: s.type == "response.done" and s.at > done.at, mark, 30)
     await asyncio.sleep(0.2)
     return max(0.0, 1000 * (frames[-1] - onset))
-
-

@@ -125,6 +125,3 @@ class _Printer:
             case _:
                 detail = ev.get("item_id") or ""
         print(f"  {s.at - self._start:7.3f}  {s.type}  {detail}".rstrip())
-
-
-

@@ -58,8 +58,10 @@ async def _serve(args: argparse.Namespace) -> None:
     server.announce()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    reporting = asyncio.create_task(server.report(), name="report")
     async with listener:
         await stop.wait()
+    reporting.cancel()
     core.stop()
 
 

@@ -13,8 +13,9 @@ from bargein.models import decoder, ge2e, hibari, minilm, silero, smart_turn, st
 from bargein.models.decoder_gpu import DeviceDecoder, Pool
 from bargein.models.tokenizer import load_codec
 
-from .core import Core, Lane
+from .core import Core
 from .device import DeviceError, choose
+from .lane import Lane
 from .lanes.chat import ChatLane
 from .lanes.embed import EmbedLane
 from .lanes.stt import SttLane
@@ -32,8 +33,6 @@ def build(
     """Load the models and return the core (not started) with the names used. Raises WeightsError, DeviceError."""
     names = chosen(stt=stt, chat=chat)
     choice = choose(device, gpu_memory)
-    if threads:
-        numba.set_num_threads(min(threads, os.cpu_count() or 1))
     ops: Any = cpu
     if choice.gpu is not None:
         from bargein.kernels.gpu.cuda import open_gpu  # CuPy is there only where a GPU was chosen
@@ -45,10 +44,10 @@ def build(
                 raise DeviceError(f"{choice.name}: {type(problem).__name__}: {problem}") from problem
             choice = choose("cpu")
     folders = {task: store.path(name) for task, name in names.items()}
-    return assemble(folders, ops, choice.budget), names
+    return assemble(folders, ops, choice.budget, threads), names
 
 
-def assemble(folders: dict[str, Path], ops: Any = cpu, budget: int = 0) -> Core:
+def assemble(folders: dict[str, Path], ops: Any = cpu, budget: int = 0, threads: int = 0) -> Core:
     """The core of models that lie in these folders, by task. budget: bytes on the device of `ops`; 0 on the CPU."""
     speech = whisper.load(folders["stt"])
     turn = smart_turn.load(folders["turn"])
@@ -60,14 +59,17 @@ def assemble(folders: dict[str, Path], ops: Any = cpu, budget: int = 0) -> Core:
         "embed": EmbedLane(texts._replace(w=ops.place(texts.w)), speakers._replace(w=ops.place(speakers.w)), ops),
     }
     language = decoder.load(folders["chat"])
+    # Voice activity stays on the CPU: a window takes less there than its launches would, and it has its own thread.
+    vad = VadLane(silero.load(folders["vad"]))
     if ops is cpu:
         lanes["chat"] = ChatLane(language, load_codec(folders["chat"]))
-    else:
-        placed = decoder.Model(language.config, ops.place(language.weights._replace(sketch=None)))
-        pages = pages_for(language.config, budget - WORKSPACE - ops.num_bytes)
-        lanes["chat"] = ChatLane(placed, load_codec(folders["chat"]), DeviceDecoder(ops, Pool(language.config, ops, pages)))
-    # Voice activity stays on the CPU: a window takes less there than its launches would, and it has its own thread.
-    return Core(lanes, VadLane(silero.load(folders["vad"])), ops.enter)
+        cores = min(threads or os.cpu_count() or 1, numba.get_num_threads())
+        return Core(lanes, vad, cores, numba.set_num_threads)
+    placed = decoder.Model(language.config, ops.place(language.weights._replace(sketch=None)))
+    pages = pages_for(language.config, budget - WORKSPACE - ops.num_bytes)
+    lanes["chat"] = ChatLane(placed, load_codec(folders["chat"]), DeviceDecoder(ops, Pool(language.config, ops, pages)))
+    # One worker: steps of two would only wait for each other on the device, which a thread has to choose for itself.
+    return Core(lanes, vad, 1, lambda _: ops.enter())
 
 
 def pages_for(cfg: decoder.Config, num_bytes: int) -> int:

@@ -85,6 +85,7 @@ class EngineClient:
         self._numbers = itertools.count(1)
         self._streams: dict[int, EngineStream] = {}
         self.hello: p.Hello | None = None
+        self.load: p.Load | None = None  # the last that was told
         self.on_change: Callable[[], None] = lambda: None
 
     @property
@@ -152,6 +153,8 @@ class EngineClient:
             case p.Failed(stream=number, tag=tag, message=message, fault=fault):
                 if (stream := self._streams.get(number)) is not None:
                     (stream.on_refused if fault == "caller" else stream.on_failed)(tag, message)
+            case p.Load():
+                self.load = reply
             case p.Hello():
                 self.hello = reply
                 self.on_change()

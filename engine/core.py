@@ -1,144 +1,76 @@
-"""The engine's loop: streams, jobs and the one thread that owns the device.
+"""The engine's loop: requests, desks, and the workers that go from desk to desk.
 
-A lane turns a request into a *job*: an iterator whose every `next` is one bounded step of work. The loop advances the
-job that is most urgent: due first, where every second of work already spent on a job puts it back by a second, so a
-long job never holds back a short one for more than a step and none starves. VAD has its own thread, since it is due
-every 32 ms and costs less than a millisecond.
+A lane turns a request into a *job*: a generator whose every step is one bounded piece of work. A worker takes the desk
+with the most urgent job: due first, where every second of work already spent on a job puts it back by a second, so a
+long job never holds back a short one for more than a step and none starves. A desk is one stream, or a lane whose
+streams share something; there a job may also yield a `Together`: work that the lane does in one call for all jobs that
+wait for the same, as a token for each of eight replies.
+
+There is a worker for each core. One that is alone uses all cores for its step; beside another each stays on its own,
+which gets more done: two encoders side by side take hardly longer than one, and one on two cores four fifths of that.
+VAD has its own thread, since it is due every 32 ms and costs less than a millisecond.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Mapping
 
 from . import protocol as p
+from .desk import Desk, Key
+from .lane import Lane, Send, Stream
+from .stats import Stats
+from .vad_thread import BatchLane, VadThread
 
 log = logging.getLogger("bargein.engine")
 
-Send = Callable[[p.Reply], None]
-
-# What a class's work may wait, and how soon a lane's result would be missed, in seconds.
-CLASS_DELAY_S = {"live": 0.0, "speculative": 0.25, "interactive": 0.5, "bulk": 5.0}
-# The words of an utterance come before the classifier's view of its sound, which often is not needed then.
-LANE_DELAY_S = {"turn": 0.4, "stt": 0.1, "chat": 0.1, "tts": 0.05, "embed": 0.2}
-
-
-@dataclass(slots=True)
-class Stream:
-    """One caller's use of one lane. `state` is the lane's own; `send` delivers to the caller's connection."""
-
-    id: int
-    lane: str
-    params: Mapping[str, Any]
-    cls: p.Class
-    deliver: Send
-    state: Any = None
-    credit: int = p.CREDIT
-    backlog: deque[p.Reply] = field(default_factory=deque)
-    closed: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def send(self, tag: int, body: p.Answer) -> None:
-        """Deliver a result, or keep it until the reader has credit again."""
-        with self.lock:
-            if self.closed:
-                return
-            if self.credit > 0:
-                self.credit -= 1
-                self.deliver(p.Result(self.id, tag, body))
-            else:
-                self.backlog.append(p.Result(self.id, tag, body))
-
-    def fail(self, tag: int | None, message: str, fault: Literal["engine", "caller"] = "engine") -> None:
-        with self.lock:
-            if not self.closed:
-                self.deliver(p.Failed(self.id, tag, message, fault))
-
-    def acknowledge(self, count: int) -> None:
-        with self.lock:
-            self.credit += count
-            while self.backlog and self.credit > 0:
-                self.credit -= 1
-                self.deliver(self.backlog.popleft())
-
-    @property
-    def stalled(self) -> bool:
-        """Whether the reader is behind; its jobs wait."""
-        return bool(self.backlog)
-
-
-class Lane(Protocol):
-    """One kind of work. Called from the device thread only."""
-
-    def open(self, stream: Stream) -> None:
-        """Set up `stream.state`. Raises ValueError for bad parameters."""
-
-    def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
-        """Take a request: at once (None), or as a job whose steps are bounded."""
-
-    def close(self, stream: Stream) -> None:
-        """Let go of the stream's state."""
-
-    def warm(self) -> None:
-        """Compile and touch everything once, so that the first call is not slow."""
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    stream: Stream
-    tag: int
-    due: float
-    steps: Iterator[None]
-    used: float = 0.0  # seconds of device time
-    cancelled: bool = False
-
-    @property
-    def urgency(self) -> float:
-        """The smaller, the sooner."""
-        return self.due + self.used
-
 
 class Core:
-    """Owns the lanes. Requests come from any thread through `submit`; lanes run on the device thread."""
+    """Owns the lanes. Requests come from any thread through `submit`.
+
+    `cores`: how many workers, and the most threads of one step; `use_threads` sets that number for the calling thread.
+    """
 
     def __init__(
-        self, lanes: Mapping[str, Lane], vad: Lane | None = None, enter: Callable[[], None] = lambda: None
+        self,
+        lanes: Mapping[str, Lane],
+        vad: BatchLane | None = None,
+        cores: int = 1,
+        use_threads: Callable[[int], None] = lambda n: None,
     ) -> None:
-        """enter: called first on each thread that runs lanes (a GPU is chosen a thread at a time)."""
-        self._enter = enter
         self._lanes = dict(lanes)
         self._vad = vad
-        self._streams: dict[tuple[int, int], Stream] = {}  # (connection, stream id)
-        self._inbox: deque[tuple[int, p.Request, Send]] = deque()
+        self.stats = Stats()
+        self._cores, self._use_threads = cores, use_threads
+        self._desks: dict[Key, Desk] = {}  # where a stream is served
+        self._shared = {name: Desk(name, lane, self.stats) for name, lane in lanes.items() if lane.shares}
+        self._open: dict[Desk, None] = {}  # desks with anything on them, once each
+        self._voices: dict[Key, Stream] = {}  # the streams of the VAD thread
         self._wake = threading.Condition()
-        self._jobs: list[Job] = []
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="device", daemon=True)
-        self._vad_thread: VadThread | None = VadThread(vad) if vad is not None else None
+        names = [f"device-{n}" for n in range(cores)]
+        self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for name in names]
+        self._vad_thread = VadThread(vad, self.stats) if vad is not None else None
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         if self._vad_thread is not None:
             self._vad_thread.start()
 
     def stop(self) -> None:
-        """Stop both threads; jobs in flight are dropped."""
+        """Stop all threads; jobs in flight are dropped."""
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
         if self._vad_thread is not None:
             self._vad_thread.stop()
-        self._thread.join(timeout=10)
+        for thread in self._threads:
+            thread.join(timeout=10)
 
     def warm(self) -> None:
         """Run every lane once. Call before `start`."""
-        self._enter()
         for lane in self._lanes.values():
             lane.warm()
         if self._vad is not None:
@@ -148,185 +80,89 @@ class Core:
 
     def submit(self, connection: int, request: p.Request, deliver: Send) -> None:
         """Take a request of a connection; what it causes is delivered through `deliver`."""
-        if isinstance(request, p.Feed) and isinstance(request.body, p.Audio) and self._vad_thread is not None:
-            stream = self._streams.get((connection, request.stream))
-            if stream is not None and stream.lane == "vad":  # straight to its thread, past the device loop
-                self._vad_thread.feed(stream, request.tag, request.body)
-                return
+        key = (connection, request.stream)
         with self._wake:
-            self._inbox.append((connection, request, deliver))
-            self._wake.notify()
+            if self._vad_thread is not None and self._voice(self._vad_thread, key, request, deliver):
+                return
+            desk = self._desks.get(key)
+            if isinstance(request, p.Open) and desk is None and (lane := self._lanes.get(request.lane)) is not None:
+                desk = self._shared.get(request.lane) or Desk(request.lane, lane, self.stats)
+                self._desks[key] = desk
+            elif isinstance(request, p.Open):
+                problem = f"cannot open stream {request.stream} on {request.lane}"
+                deliver(p.Failed(request.stream, None, problem))
+                return
+            if desk is not None:
+                desk.inbox.append((key, request, deliver))
+                self._open[desk] = None
+                self._wake.notify()
+            elif isinstance(request, p.Feed):
+                deliver(p.Failed(request.stream, request.tag, "no such stream"))
+            if isinstance(request, p.Close):
+                self._desks.pop(key, None)
+
+    def _voice(self, vad: VadThread, key: Key, request: p.Request, deliver: Send) -> bool:
+        """Whether the request was the VAD thread's, which then has it."""
+        if isinstance(request, p.Open) and request.lane == "vad" and key not in self._voices:
+            stream = self._voices[key] = Stream(request.stream, "vad", request.params, request.cls, deliver)
+            vad.lane.open(stream)
+            return True
+        voice = self._voices.get(key)
+        match request:
+            case p.Feed(tag=tag, body=p.Audio() as body) if voice is not None:
+                vad.feed(voice, tag, body)
+            case p.Credit(count=count) if voice is not None:
+                voice.acknowledge(count)
+            case p.Close() if voice is not None:
+                with voice.lock:
+                    voice.closed = True
+                    voice.backlog.clear()
+                vad.forget(self._voices.pop(key))
+            case _:
+                return False
+        return True
 
     def disconnect(self, connection: int) -> None:
         """Close every stream of a connection that is gone."""
-        for key in [k for k in list(self._streams) if k[0] == connection]:
+        with self._wake:
+            keys = [key for key in (*self._desks, *self._voices) if key[0] == connection]
+        for key in keys:
             self.submit(connection, p.Close(key[1]), lambda reply: None)
 
     def num_streams(self) -> int:
-        return len(self._streams)
+        return len(self._desks) + len(self._voices)
 
-    # --- the device thread ---
-
-    def _run(self) -> None:
-        self._enter()
-        while True:
-            with self._wake:
-                while not self._inbox and not self._runnable() and not self._stopping:
-                    self._wake.wait()
-                if self._stopping:
-                    return
-                batch = list(self._inbox)
-                self._inbox.clear()
-            for connection, request, deliver in batch:
-                self._receive(connection, request, deliver)
-            job = self._next()
-            if job is not None:
-                self._advance(job)
-
-    def _runnable(self) -> bool:
-        return any(not job.stream.stalled for job in self._jobs)
-
-    def _receive(self, connection: int, request: p.Request, deliver: Send) -> None:
-        key = (connection, request.stream)
-        stream = self._streams.get(key)
-        match request:
-            case p.Open():
-                self._open(key, request, deliver)
-            case p.Feed(body=body, tag=tag):
-                if stream is None:
-                    deliver(p.Failed(request.stream, tag, "no such stream"))
-                    return
-                self._start(stream, tag, body, request.due_ms)
-            case p.Cancel(tag=tag):
-                for job in self._jobs:
-                    if job.stream is stream and (tag is None or job.tag == tag):
-                        job.cancelled = True
-            case p.Credit(count=count):
-                if stream is not None:
-                    stream.acknowledge(count)
-            case p.Close():
-                if stream is not None:
-                    self._close(key, stream)
-
-    def _open(self, key: tuple[int, int], request: p.Open, deliver: Send) -> None:
-        stream = Stream(request.stream, request.lane, request.params, request.cls, deliver)
-        lane = self._lane(request.lane)
-        if key in self._streams or lane is None:
-            deliver(p.Failed(request.stream, None, f"cannot open stream {request.stream} on {request.lane}"))
-            return
-        try:
-            lane.open(stream)
-        except ValueError as problem:
-            deliver(p.Failed(request.stream, None, str(problem)))
-            return
-        self._streams[key] = stream
-
-    def _lane(self, name: str) -> Lane | None:
-        return self._vad if name == "vad" else self._lanes.get(name)
-
-    def _start(self, stream: Stream, tag: int, body: p.Body, due_ms: float) -> None:
-        if stream.lane == "vad":
-            if self._vad_thread is not None and isinstance(body, p.Audio):
-                self._vad_thread.feed(stream, tag, body)
-            return
-        try:
-            steps = self._lanes[stream.lane].start(stream, tag, body)
-        except ValueError as problem:
-            stream.fail(tag, str(problem), "caller")
-            return
-        if steps is not None:
-            due = time.monotonic() + due_ms / 1000 + CLASS_DELAY_S[stream.cls] + LANE_DELAY_S[stream.lane]
-            self._jobs.append(Job(stream, tag, due, steps))
-
-    def _close(self, key: tuple[int, int], stream: Stream) -> None:
-        with stream.lock:
-            stream.closed = True
-            stream.backlog.clear()
-        for job in self._jobs:
-            if job.stream is stream:
-                job.cancelled = True
-        if stream.lane == "vad" and self._vad_thread is not None:
-            self._vad_thread.forget(stream)
-        else:
-            self._lanes[stream.lane].close(stream)
-        del self._streams[key]
-
-    def _next(self) -> Job | None:
-        """The most urgent job whose reader keeps up; cancelled ones fall out."""
-        for job in [job for job in self._jobs if job.cancelled]:
-            self._jobs.remove(job)
-            with contextlib.suppress(Exception):
-                job.steps.close()  # type: ignore[attr-defined]
-        return min((job for job in self._jobs if not job.stream.stalled), key=lambda job: job.urgency, default=None)
-
-    def _advance(self, job: Job) -> None:
-        started = time.monotonic()
-        try:
-            next(job.steps)
-        except StopIteration:
-            self._jobs.remove(job)
-        except Exception as problem:  # a lane's bug ends that work, never the engine
-            log.exception("%s failed", job.stream.lane)
-            job.stream.fail(job.tag, f"{type(problem).__name__}: {problem}")
-            self._jobs.remove(job)
-        job.used += time.monotonic() - started
-
-
-class BatchLane(Lane, Protocol):
-    def feed(self, stream: Stream, tag: int, pcm: bytes) -> None:
-        """Queue audio."""
-
-    def run_batch(self) -> bool:
-        """One step over every stream that has a whole window; False where none has."""
-
-
-class VadThread:
-    """Runs the VAD lane: all sessions' windows in one batched call, as soon as there are any."""
-
-    def __init__(self, lane: Any) -> None:
-        self._lane: BatchLane = lane
-        self._wake = threading.Condition()
-        self._queue: deque[tuple[Stream, int, bytes] | tuple[Stream, None, None]] = deque()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="vad", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
+    def load(self) -> p.Load:
+        """How busy it is."""
         with self._wake:
-            self._stopping = True
-            self._wake.notify()
-        self._thread.join(timeout=5)
+            jobs = sum(len(desk.jobs) for desk in self._open)
+        return self.stats.load(jobs, self.num_streams())
 
-    def feed(self, stream: Stream, tag: int, body: p.Audio) -> None:
-        with self._wake:
-            self._queue.append((stream, tag, body.pcm))
-            self._wake.notify()
-
-    def forget(self, stream: Stream) -> None:
-        with self._wake:
-            self._queue.append((stream, None, None))
-            self._wake.notify()
+    # --- the workers ---
 
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not self._queue and not self._stopping:
+                while (desk := self._most_urgent()) is None and not self._stopping:
                     self._wake.wait()
-                if self._stopping:
+                if self._stopping or desk is None:
                     return
-                batch = list(self._queue)
-                self._queue.clear()
-            for stream, tag, pcm in batch:
-                if tag is None or pcm is None:
-                    self._lane.close(stream)
-                else:
-                    self._lane.feed(stream, tag, pcm)
-            try:
-                while self._lane.run_batch():
-                    pass
-            except Exception as problem:
-                log.exception("vad failed")
-                for stream, _, _ in batch:
-                    stream.fail(None, f"{type(problem).__name__}: {problem}")
+                desk.busy = True
+                requests = list(desk.inbox)
+                desk.inbox.clear()
+                alone = self._most_urgent() is None and not any(d.busy for d in self._open if d is not desk)
+            self._use_threads(self._cores if alone else 1)
+            for key, request, deliver in requests:
+                desk.receive(key, request, deliver)
+            desk.work()
+            with self._wake:
+                desk.busy = False
+                if desk.urgency is not None:
+                    self._wake.notify()  # this worker may go elsewhere
+                elif not desk.streams and not desk.inbox:
+                    self._open.pop(desk, None)
+
+    def _most_urgent(self) -> Desk | None:
+        """The desk to go to, None where nobody is needed."""
+        free = [(u, d) for d in self._open if not d.busy and (u := d.urgency) is not None]
+        return min(free, key=lambda pair: pair[0], default=(0.0, None))[1]

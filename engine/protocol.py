@@ -190,6 +190,27 @@ class Hello(Message, frozen=True):
     models: dict[str, str]
 
 
+class LaneLoad(Message, frozen=True):
+    """Since the engine began. `answered`, `late`: live requests' first answers. `seconds`: of the device."""
+
+    answered: int
+    late: int
+    seconds: float
+    steps: int
+    job_steps: int
+
+
+class Load(Message, frozen=True):
+    """How busy the engine is, once a second. `vad_ms`: counts by `stats.VAD_BOUNDS_MS`."""
+
+    jobs: int
+    streams: int
+    lanes: dict[str, LaneLoad]
+    vad_ms: tuple[int, ...]
+    cpu_s: float
+    resident_bytes: int
+
+
 class Windows(Message, frozen=True):
     """vad: consecutive 32 ms windows, the last of which ends at `end_sample`."""
 
@@ -306,7 +327,7 @@ class Failed(Message, frozen=True):
     fault: Literal["engine", "caller"] = "engine"  # caller: the request itself could not be done
 
 
-Reply = Hello | Result | Failed
+Reply = Hello | Load | Result | Failed
 
 _encoder = msgspec.msgpack.Encoder()
 _requests = msgspec.msgpack.Decoder(Request)

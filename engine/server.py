@@ -17,6 +17,8 @@ from .core import Core
 
 log = logging.getLogger("bargein.engine")
 
+REPORT_S = 1.0
+
 
 class Server:
     """Serves one Core on a Unix socket. `models`: task to model name, for Hello."""
@@ -41,6 +43,15 @@ class Server:
         self.ready = True
         for writer in self._writers:
             writer.write(p.pack(self.hello()))
+
+    async def report(self) -> None:
+        """Tell every connection how busy the engine is, for as long as it runs."""
+        while True:
+            await asyncio.sleep(REPORT_S)
+            load = p.pack(self._core.load())
+            for writer in self._writers:
+                if not writer.is_closing():
+                    writer.write(load)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = next(self._numbers)

@@ -57,9 +57,7 @@ async def show_version(request: web.Request) -> web.Response:
 
 
 @web.middleware
-async def envelope(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def envelope(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
     """Every refusal in OpenAI's shape."""
     try:
         return await handler(request)

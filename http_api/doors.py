@@ -88,9 +88,7 @@ def origin_is_good(request: web.Request, allowed: tuple[str, ...]) -> bool:
     return urlsplit(origin).netloc == request.host
 
 
-def refusal(
-    status: int, message: str, code: str | None = None, *, param: str | None = None, **headers: str
-) -> web.Response:
+def refusal(status: int, message: str, code: str | None = None, *, param: str | None = None, **headers: str) -> web.Response:
     """OpenAI's error envelope."""
     kind = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}.get(
         status, "server_error" if status >= 500 else "invalid_request_error"

@@ -13,9 +13,7 @@ ANTHROPIC_KINDS = {400: "invalid_request_error", 413: "request_too_large", 503: 
 class ApiError(Exception):
     """Ends a request with a status. `param`: the field to blame; `code`: a word for programs."""
 
-    def __init__(
-        self, status: int, message: str, param: str | None = None, code: str | None = None, **headers: str
-    ) -> None:
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None, **headers: str) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
         self.headers = {k.replace("_", "-"): v for k, v in headers.items()}

@@ -6,11 +6,57 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)  # fmt: skip
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from bargein.engine.client import EngineClient
+from bargein.engine.stats import VAD_BOUNDS_MS
 
 from .services import Services
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class EngineLoad(Collector):
+    """What the engine last told of its work; nothing before it has."""
+
+    def __init__(self, engine: EngineClient) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        load = self._engine.load
+        if load is None:
+            return
+        for name, what, field in (
+            ("answered", "Live requests that have had their first answer", "answered"),
+            ("late", "Live requests whose first answer came later than a caller would notice", "late"),
+            ("device_seconds", "Time of the device", "seconds"),
+            ("steps", "Steps of a lane", "steps"),
+            ("job_steps", "Jobs served by those steps", "job_steps"),
+        ):
+            counter = CounterMetricFamily(f"bargein_engine_{name}", what, labels=["lane"])
+            for lane, counts in load.lanes.items():
+                counter.add_metric([lane], getattr(counts, field))
+            yield counter
+        yield CounterMetricFamily("bargein_engine_cpu_seconds", "Processor time of the engine", load.cpu_s)
+        yield GaugeMetricFamily("bargein_engine_resident_bytes", "Memory of the engine", load.resident_bytes)
+        yield GaugeMetricFamily("bargein_engine_jobs", "Jobs in hand", load.jobs)
+        total, buckets = 0, []
+        for bound, count in zip((*VAD_BOUNDS_MS, None), load.vad_ms, strict=True):
+            total += count
+            buckets.append(("+Inf" if bound is None else str(bound / 1000), total))
+        waits = HistogramMetricFamily("bargein_engine_vad_seconds", "From a voice window's last sample to its answer")
+        waits.add_metric([], buckets, None)
+        yield waits
 
 
 class Metrics:
@@ -31,6 +77,8 @@ class Metrics:
         sessions.set_function(lambda: float(services.num_sessions))
         ready = Gauge("bargein_engine_ready", "1 while the engine is connected and warm", registry=registry)
         ready.set_function(lambda: float(services.engine.ready))
+        registry.register(EngineLoad(services.engine))
+        ProcessCollector(registry=registry)
         streams = Gauge("bargein_engine_streams", "Streams open on the engine", registry=registry)
         streams.set_function(lambda: float(services.engine.num_streams()))
 

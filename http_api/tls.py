@@ -56,9 +56,7 @@ def self_signed(home: Path, names: tuple[str, ...]) -> tuple[Path, Path]:
         .sign(key, hashes.SHA256())
     )
     home.mkdir(parents=True, exist_ok=True)
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
         out.write(private)
     cert_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

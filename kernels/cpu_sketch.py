@@ -15,7 +15,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from .cpu_int8 import PREFETCH, multiply_add, quantize_row
+from .cpu_int8 import PREFETCH, multiply_add, quantize_activations
 from .reference_int8 import Int8Matrix, activation_limit
 from .reference_sketch import BLOCK, Sketch
 
@@ -111,43 +111,44 @@ def sketch_of(weight: Int8Matrix) -> Sketch:
     return Sketch(packed, scale)
 
 
+# A block of the sketch (20 KB for 640 columns) is read from memory for the first row and from the cache for the others.
 @nb.njit(parallel=True, **_JIT)
 def _scores(q, x_scale, packed, scale, out, best, parts):  # type: ignore[no-untyped-def]
-    blocks, quads = packed.shape[0] * 8 // BLOCK, packed.shape[1]
-    total = np.int32(0)
-    for k in range(q.shape[0]):
-        total += np.int32(q[k])
-    eight_x = np.int32(total * 8)
+    blocks, quads, count = packed.shape[0] * 8 // BLOCK, packed.shape[1], q.shape[0]
+    eight_x = np.zeros(count, np.int32)
+    for m in range(count):
+        for k in range(q.shape[1]):
+            eight_x[m] += np.int32(8) * np.int32(q[m, k])
     q_at, w_at, s_at, out_at = q.ctypes.data, packed.ctypes.data, scale.ctypes.data, out.ctypes.data
+    q_stride, out_stride = q.shape[1] * 2, out.shape[1] * 4
     step = (blocks + parts - 1) // parts
     for part in nb.prange(parts):
         for block in range(part * step, min(blocks, (part + 1) * step)):
-            for g in range(block * 8, block * 8 + 8, 4):
-                _rough(q_at, w_at + g * quads * 16, quads * 16, quads, eight_x, x_scale, s_at + g * 32, out_at + g * 32)
-            top = out[block * BLOCK]
-            for i in range(block * BLOCK + 1, block * BLOCK + BLOCK):
-                top = max(top, out[i])
-            best[block] = top
+            for m in range(count):
+                x_at, y_at = q_at + m * q_stride, out_at + m * out_stride
+                for g in range(block * 8, block * 8 + 8, 4):
+                    _rough(
+                        x_at, w_at + g * quads * 16, quads * 16, quads, eight_x[m], x_scale[m], s_at + g * 32,
+                        y_at + g * 32,
+                    )  # fmt: skip
+                top = out[m, block * BLOCK]
+                for i in range(block * BLOCK + 1, block * BLOCK + BLOCK):
+                    top = max(top, out[m, i])
+                best[m, block] = top
 
 
-@nb.njit(**_JIT)
-def _quantized(x, limit, q):  # type: ignore[no-untyped-def]
-    return quantize_row(x, limit, q)
-
-
-def _rough_pass(x: F32, s: Sketch, columns: int) -> tuple[F32, F32, NDArray[np.int16], np.float32]:
-    """(scores, blocks' best, x rounded, its scale) of one row."""
-    q = np.zeros(-(-columns // 2) * 2, np.int16)
-    x_scale = np.float32(_quantized(np.ascontiguousarray(x), activation_limit(columns), q))
-    out = np.empty(len(s.scale), np.float32)
-    best = np.empty(len(s.scale) // BLOCK, np.float32)
+def _rough_pass(x: F32, s: Sketch, columns: int) -> tuple[F32, F32, NDArray[np.int16], F32]:
+    """(scores, blocks' best, x rounded, its scales) of each row."""
+    q, x_scale = quantize_activations(np.ascontiguousarray(x), activation_limit(columns))
+    out = np.empty((len(x), len(s.scale)), np.float32)
+    best = np.empty((len(x), len(s.scale) // BLOCK), np.float32)
     _scores(q, x_scale, s.packed, s.scale, out, best, nb.get_num_threads())
     return out, best, q, x_scale
 
 
 def sketch_scores(x: F32, s: Sketch, columns: int) -> F32:
     """Approximate x W^T; see the reference."""
-    return np.stack([_rough_pass(row, s, columns)[0] for row in x])
+    return _rough_pass(x, s, columns)[0]
 
 
 @nb.njit(**_JIT)
@@ -170,8 +171,9 @@ def head_top(x: F32, weight: Int8Matrix, s: Sketch, count: int) -> F32:
     """linear_int8(x) for the rows that may matter, -inf for the others; see the reference."""
     rough, best, q, x_scale = _rough_pass(x, s, weight.columns)
     blocks = -(-weight.rows // BLOCK)
-    kept = best[:blocks]
-    least = np.partition(kept, -count)[-count] if count < blocks else np.float32(-np.inf)
-    out = np.full(weight.rows, -np.inf, np.float32)
-    _exact(q, x_scale, weight.packed, weight.scale, rough, best, least, weight.rows, out)
+    out = np.full((len(x), weight.rows), -np.inf, np.float32)
+    for m in range(len(x)):
+        kept = best[m, :blocks]
+        least = np.partition(kept, -count)[-count] if count < blocks else np.float32(-np.inf)
+        _exact(q[m], x_scale[m], weight.packed, weight.scale, rough[m], best[m], least, weight.rows, out[m])
     return out

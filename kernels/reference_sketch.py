@@ -67,20 +67,20 @@ def sketch_scores(x: F32, s: Sketch, columns: int) -> F32:
 
 
 def head_top(x: F32, weight: Int8Matrix, s: Sketch, count: int) -> F32:
-    """linear_int8(x) for the rows that may matter, -inf for the others: x [K] -> [N].
+    """linear_int8(x) for the rows that may matter, -inf for the others: x [M, K] -> [M, N].
 
-    Kept: every row whose sketch score is at least the `count`-th best of the blocks' best; those are the `count` best
-    by the sketch and perhaps some more (all, where there are no more blocks than that).
+    Kept, for each row of x: every row of the matrix whose sketch score is at least the `count`-th best of the blocks'
+    best; those are the `count` best by the sketch and perhaps some more (all, where there are no more blocks than that).
     """
-    rough = sketch_scores(x[None], s, weight.columns)[0][: weight.rows]
-    padded = np.full(-(-len(rough) // BLOCK) * BLOCK, -np.inf, np.float32)
-    padded[: len(rough)] = rough
-    best = np.sort(padded.reshape(-1, BLOCK).max(1))[::-1]
-    least = best[count - 1] if count < len(best) else -np.inf
-    keep = np.flatnonzero(rough >= least)
-    q, scale_x = quantize_activations(x[None], activation_limit(weight.columns))
-    rows = weight.packed[keep // 8, :, keep % 8].reshape(len(keep), -1)
-    total = rows.astype(np.int64) @ q[0].astype(np.int64)
-    out = np.full(weight.rows, -np.inf, np.float32)
-    out[keep] = total.astype(np.float32) * (scale_x[0] * weight.scale[keep])
+    q, scale_x = quantize_activations(x, activation_limit(weight.columns))
+    out = np.full((len(x), weight.rows), -np.inf, np.float32)
+    for m, rough in enumerate(sketch_scores(x, s, weight.columns)[:, : weight.rows]):
+        padded = np.full(-(-len(rough) // BLOCK) * BLOCK, -np.inf, np.float32)
+        padded[: len(rough)] = rough
+        best = np.sort(padded.reshape(-1, BLOCK).max(1))[::-1]
+        least = best[count - 1] if count < len(best) else -np.inf
+        keep = np.flatnonzero(rough >= least)
+        rows = weight.packed[keep // 8, :, keep % 8].reshape(len(keep), -1)
+        total = rows.astype(np.int64) @ q[m].astype(np.int64)
+        out[m, keep] = total.astype(np.float32) * (scale_x[m] * weight.scale[keep])
     return out

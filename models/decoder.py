@@ -246,22 +246,30 @@ def forward_top(w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], count: i
 
     Which those are, a 4-bit sketch of the head says; reading it takes half as long as the head (kernels/cpu_sketch.py).
     """
-    return _top(w, cfg, _hidden(w, cfg, [(kv, tokens)], ops), count, ops)
+    result: F32 = forward_top_spans(w, cfg, [(kv, tokens)], count, ops)[0]
+    return result
+
+
+def forward_top_spans(
+    w: Weights, cfg: Config, spans: Sequence[tuple[KV, Sequence[int]]], count: int = 256, ops: Any = cpu
+) -> F32:
+    """`forward_top` for several sequences together -> [len(spans), vocab]; a row is the same alone and in company."""
+    return _top(w, cfg, _hidden(w, cfg, spans, ops), count, ops)
 
 
 def forward_two(w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], row: int, ops: Any = cpu) -> F32:
     """Append tokens -> logits float32 [vocab] after `tokens[row]`; those after the last wait in `kv.ahead`."""
     hidden = _hidden(w, cfg, [(kv, tokens)], ops, row)
     logits: F32 = ops.norm_linear(hidden[:1], w.output_norm, cfg.norm_eps, w.head)[0]
-    kv.ahead = _top(w, cfg, hidden[1:], 256, ops)
+    kv.ahead = _top(w, cfg, hidden[1:], 256, ops)[0]
     return logits
 
 
 def _top(w: Weights, cfg: Config, hidden: F32, count: int, ops: Any) -> F32:
     if w.sketch is None:
-        full: F32 = ops.norm_linear(hidden, w.output_norm, cfg.norm_eps, w.head)[0]
+        full: F32 = ops.norm_linear(hidden, w.output_norm, cfg.norm_eps, w.head)
         return full
-    result: F32 = ops.head_top(ops.rms_norm(hidden, w.output_norm, cfg.norm_eps)[0], w.head, w.sketch, count)
+    result: F32 = ops.head_top(ops.rms_norm(hidden, w.output_norm, cfg.norm_eps), w.head, w.sketch, count)
     return result
 
 

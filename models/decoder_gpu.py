@@ -261,23 +261,26 @@ class DeviceDecoder:
         self, w: Weights, cfg: Config, kv: PagedKV, tokens: Sequence[int], count: int = 256, ops: Any = None
     ) -> F32:
         """Logits of every token that could be chosen, -inf for those NEAR_NATS or more below the best."""
-        return self._top(w, cfg, self._hidden(w, cfg, [(kv, tokens)]))
+        result: F32 = self.forward_top_spans(w, cfg, [(kv, tokens)])[0]
+        return result
 
-    def _top(self, w: Weights, cfg: Config, hidden: Any) -> F32:
-        logits = self._head(w, cfg, hidden)
+    def forward_top_spans(
+        self, w: Weights, cfg: Config, spans: Sequence[tuple[PagedKV, Sequence[int]]], count: int = 256, ops: Any = None
+    ) -> F32:
+        logits = self._head(w, cfg, self._hidden(w, cfg, spans))
         if cfg.vocab <= 2 * ROOM:
-            result: F32 = self.ops.to_host(logits)[0]
+            result: F32 = self.ops.to_host(logits)
             return result
-        values, ids, count = self.ops.candidates(logits, np.full(1, NEAR_NATS, np.float32), ROOM)
-        # Values, ids and their number in one copy.
-        packed = np.concatenate([count, ids[0], values[0].view(np.int32)])
-        fetched = self.ops.to_host(packed)
-        n = int(fetched[0])
-        if n > ROOM:
-            result = self.ops.to_host(logits)[0]
+        values, ids, found = self.ops.candidates(logits, np.full(len(spans), NEAR_NATS, np.float32), ROOM)
+        # Numbers, ids and values in one copy.
+        fetched = self.ops.to_host(np.concatenate([found[:, None], ids, values.view(np.int32)], axis=1))
+        if fetched[:, 0].max() > ROOM:
+            result = self.ops.to_host(logits)
             return result
-        out = np.full(cfg.vocab, -np.inf, np.float32)
-        out[fetched[1 : 1 + n]] = fetched[1 + ROOM : 1 + ROOM + n].view(np.float32)
+        out = np.full((len(spans), cfg.vocab), -np.inf, np.float32)
+        for row, got in zip(out, fetched, strict=True):
+            n = int(got[0])
+            row[got[1 : 1 + n]] = got[1 + ROOM : 1 + ROOM + n].view(np.float32)
         return out
 
     def forward_two(

@@ -66,9 +66,7 @@ class Cutter:
             keep = min(count - last, LONGEST // 2) + MARGIN
             return count - keep if count > keep + 3 * MARGIN else None
         for a, b in pauses:
-            if a > voiced[0] and (
-                (b - a >= GAP and b >= ENOUGH) or (self._soon and b - a >= PAUSE and a - voiced[0] >= SOON)
-            ):
+            if a > voiced[0] and ((b - a >= GAP and b >= ENOUGH) or (self._soon and b - a >= PAUSE and a - voiced[0] >= SOON)):
                 return (a + b) // 2
         if count < LONGEST:
             return None

@@ -21,7 +21,9 @@ CPU_S = 3600
 MIN_RATE, MAX_RATE, MAX_CHANNELS = 4000, 192000, 8
 # A second of speech is never this small; a file that says otherwise is made to unpack without end.
 LEAST_BYTES_PER_S, AFTER_S = 125, 120
-DEMUXERS = "wav,w64,mp3,ogg,flac,aac,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,amr,aiff,asf,au,caf,mpegts,mpeg,avi,ac3,eac3,tta,wv,gsm,flv"  # noqa: E501
+DEMUXERS = (
+    "wav,w64,mp3,ogg,flac,aac,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,amr,aiff,asf,au,caf,mpegts,mpeg,avi,ac3,eac3,tta,wv,gsm,flv"
+)
 NOTES = {"InvalidDataError": "not audio, or damaged", "EOFError": "ends before it begins"}
 
 

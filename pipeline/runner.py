@@ -334,4 +334,3 @@ class SessionRunner:
     def _cancel_timer(self, key: str) -> None:
         if (handle := self._timers.pop(key, None)) is not None:
             handle.cancel()
-

@@ -145,9 +145,7 @@ class EngineWriter:
                     if text or answer.scores:
                         yield Text(text, answer.scores)
                 elif isinstance(answer, p.Generated):
-                    yield Ended(
-                        answer.finish, answer.input_tokens, answer.output_tokens, answer.cached_tokens, answer.stop
-                    )
+                    yield Ended(answer.finish, answer.input_tokens, answer.output_tokens, answer.cached_tokens, answer.stop)
 
 
 @dataclass(slots=True)

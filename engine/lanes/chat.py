@@ -7,7 +7,7 @@ the last word heard) rewinds the cache to where they part; what another stream's
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +17,13 @@ from bargein.models import chat_prompts, decoder, end_of_words, grammar, samplin
 from bargein.models.tokenizer import Detokenizer, TextCodec
 
 from .. import protocol as p
-from ..core import Stream
+from ..lane import Lane, Steps, Stream, Together
+from . import writing
 from .writing import Writer
 
 PREFILL_CHUNK = 32
+# A reply is spoken more slowly than it is written: a token this far on may wait until others have been served.
+FIRST_PHRASE_TOKENS, SPOKEN_TOKEN_S = 12, 0.2
 WORTH_COPYING = 4  # tokens; reading one takes as long as copying a few hundred
 
 
@@ -30,8 +33,10 @@ def _common(have: Sequence[int], want: Sequence[int]) -> int:
     return next((i for i in range(count) if have[i] != want[i]), max(count, 0))
 
 
-class ChatLane:
+class ChatLane(Lane):
     """`codec`: the model's tokenizer; `graph`: the functions of `decoder`, or a device's methods of the same names."""
+
+    shares = True  # a token of several replies is one reading of the weights; caches are copied between streams
 
     def __init__(self, model: decoder.Model, codec: TextCodec, graph: Any = decoder) -> None:
         self._model, self._codec, self._graph = model, codec, graph
@@ -49,7 +54,7 @@ class ChatLane:
         stream.state = None
         self._open.remove(stream)
 
-    def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
+    def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         if isinstance(body, p.EndOfWords):
             return self._finished(stream, tag, body)
         if isinstance(body, p.Write):
@@ -63,7 +68,13 @@ class ChatLane:
             raise ValueError(f"the chat lane takes no {type(body).__name__}")
         return self._generate(stream, tag, body)
 
-    def _finished(self, stream: Stream, tag: int, body: p.EndOfWords) -> Iterator[None]:
+    def together(self, kind: str, items: Sequence[writing.Next]) -> list[decoder.F32]:
+        """The next token's logits [vocab] for several replies: the weights are read once for all."""
+        w, cfg = self._model.weights, self._model.config
+        ask = self._graph.forward_spans if kind == writing.WHOLE else self._graph.forward_top_spans
+        return list(ask(w, cfg, [(x.kv, [x.token]) for x in items]))
+
+    def _finished(self, stream: Stream, tag: int, body: p.EndOfWords) -> Steps:
         """Score an end of words; asked about no words, it only reads the conversation in advance."""
         started = time.monotonic()
         history = [chat_prompts.Message(m.role, m.content) for m in body.messages]
@@ -102,7 +113,7 @@ class ChatLane:
         self._graph.rewind(own, cached)
         while len(ids) - own.length > PREFILL_CHUNK:  # only the prompt's end needs the head
             self._graph.extend(self._model.weights, self._model.config, own, ids[own.length : own.length + PREFILL_CHUNK])
-            yield
+            yield None
         return cached
 
     def _prompt(self, body: p.Generate, limit: int) -> list[int]:
@@ -115,7 +126,7 @@ class ChatLane:
                 return ids[-room:]
             del messages[0]
 
-    def _generate(self, stream: Stream, tag: int, body: p.Generate) -> Iterator[None]:
+    def _generate(self, stream: Stream, tag: int, body: p.Generate) -> Steps:
         limit = self._style.max_tokens if body.max_tokens is None else body.max_tokens
         ids = self._prompt(body, limit)
         cached = yield from self._read(stream, ids)
@@ -126,23 +137,21 @@ class ChatLane:
                 self._graph.extend(w, cfg, kv, ids[kv.length :])
             return
         logits = kv.ahead if kv.ahead is not None else self._graph.forward_top(w, cfg, kv, ids[kv.length :])
-        yield
+        yield None
         params = replace(self._style.sampling, seed=body.seed)
         if body.temperature is not None:
             params = replace(params, temperature=body.temperature)
         end = yield from self._decode(stream, tag, params, limit, logits, ids)
         stream.send(tag, p.Generated(end.finish, end.input_tokens, end.output_tokens, cached))
 
-    def _write(
-        self, stream: Stream, tag: int, body: p.Write, ids: list[int], guide: grammar.Guide | None
-    ) -> Iterator[None]:
+    def _write(self, stream: Stream, tag: int, body: p.Write, ids: list[int], guide: grammar.Guide | None) -> Steps:
         cached = yield from self._read(stream, ids)
         end = yield from self._writer.steps(stream.state, ids, body, guide, lambda answer: stream.send(tag, answer))
         stream.send(tag, msgspec.structs.replace(end, cached_tokens=cached))
 
     def _decode(
         self, stream: Stream, tag: int, params: sampling.Sampling, limit: int, logits: decoder.F32, prompt: list[int]
-    ) -> Generator[None, None, p.Generated]:
+    ) -> Generator[Together, decoder.F32, p.Generated]:
         kv: decoder.KV = stream.state
         state = sampling.init_state(params, prompt)
         watcher = chat_prompts.ReplyWatcher(self._style.stops)
@@ -158,8 +167,8 @@ class ChatLane:
                 stream.send(tag, p.Token(piece.text))
             if piece.finish is not None:
                 return p.Generated("stop", len(prompt), made, 0)
-            logits = self._graph.forward_top(self._model.weights, self._model.config, kv, [token])
-            yield
+            spare_s = max(0, made - FIRST_PHRASE_TOKENS) * SPOKEN_TOKEN_S
+            logits = yield Together(writing.LIKELIEST, writing.Next(kv, token), spare_s)
         if rest := watcher.finish():
             stream.send(tag, p.Token(rest))
         return p.Generated("length", len(prompt), limit, 0)

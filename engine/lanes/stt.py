@@ -7,7 +7,7 @@ sample is, so the answer is adopted when nothing but silence has come since.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from bargein.kernels import cpu
 from bargein.models import whisper_stream, whisper_window
 
 from .. import protocol as p
-from ..core import Stream
+from ..lane import Lane, Steps, Stream
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ def _words(t: whisper_stream.Transcript, started: float) -> p.Words:
     return p.Words(t.text, t.avg_logprob, t.no_speech_prob, t.stable_chars, used)
 
 
-class SttLane:
+class SttLane(Lane):
     def __init__(self, model: whisper_stream.Model, options: whisper_stream.Options, ops: Any = cpu) -> None:
         self._model, self._options, self._ops = model, options, ops
 
@@ -45,7 +45,7 @@ class SttLane:
     def close(self, stream: Stream) -> None:
         stream.state = None
 
-    def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
+    def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         session: _Session = stream.state
         if isinstance(body, p.Audio):
             session.audio.feed(np.frombuffer(body.pcm, np.float32))
@@ -69,7 +69,7 @@ class SttLane:
         session.running[voiced] = [tag] if body.kind == "final" else []
         return self._transcribe(stream, tag, body)
 
-    def _hear(self, stream: Stream, tag: int, body: p.Hear, ask: whisper_window.Ask) -> Iterator[None]:
+    def _hear(self, stream: Stream, tag: int, body: p.Hear, ask: whisper_window.Ask) -> Steps:
         """One window of a recording; nothing of it stays with the stream."""
         r = yield from whisper_window.window_steps(self._model, np.frombuffer(body.pcm, np.float32), ask, self._ops)
         segments = tuple(p.HeardSegment(*s) for s in r.segments)
@@ -77,14 +77,14 @@ class SttLane:
         scores = (r.avg_logprob, r.no_speech_prob, r.compression_ratio, r.temperature)
         stream.send(tag, p.Heard(r.text, r.language, segments, words, *scores))
 
-    def _partial(self, stream: Stream, tag: int, body: p.Transcribe) -> Iterator[None]:
+    def _partial(self, stream: Stream, tag: int, body: p.Transcribe) -> Steps:
         started = time.monotonic()
         session: _Session = stream.state
         result = yield from self._unless_newer(session, session.audio.partial_steps(body.num_samples))
         if result is not None:
             stream.send(tag, _words(result, started))
 
-    def _transcribe(self, stream: Stream, tag: int, body: p.Transcribe) -> Iterator[None]:
+    def _transcribe(self, stream: Stream, tag: int, body: p.Transcribe) -> Steps:
         """A final, or what may become one: the answer goes to all who asked for the same meanwhile."""
         session, voiced = stream.state, body.voiced_samples
         started = time.monotonic()
@@ -111,7 +111,7 @@ class SttLane:
             except StopIteration as stop:
                 result: whisper_stream.Transcript = stop.value
                 return result
-            yield
+            yield None
         return None
 
     def warm(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,29 +10,23 @@ from bargein.kernels import cpu
 from bargein.models import hibari
 
 from .. import protocol as p
-from ..core import Stream
+from ..lane import Lane, Steps, Stream
 
 MID_REPLY = hibari.Pauses()
 
 
-class TtsLane:
+class TtsLane(Lane):
     """Stateless but for the voice: a phrase is synthesized by itself."""
 
     def __init__(self, model: hibari.Model, ops: Any = cpu) -> None:
         self._model, self._ops = model, ops
 
-    def open(self, stream: Stream) -> None:
-        pass
-
-    def close(self, stream: Stream) -> None:
-        pass
-
-    def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
+    def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         if not isinstance(body, p.Say):
             raise ValueError(f"the tts lane takes no {type(body).__name__}")
         return self._say(stream, tag, body)
 
-    def _say(self, stream: Stream, tag: int, body: p.Say) -> Iterator[None]:
+    def _say(self, stream: Stream, tag: int, body: p.Say) -> Steps:
         pieces = _Pieces(body.words)
         samples = 0
         text = " ".join(w for w in body.words if w.strip())
@@ -42,7 +35,7 @@ class TtsLane:
                 samples += len(chunk.audio)
                 times = pieces.take(chunk.words)
                 stream.send(tag, p.Speech(chunk.audio.astype(np.float32).tobytes(), times, False))
-            yield
+            yield None
         stream.send(tag, p.Speech(b"", pieces.rest(samples // 24), True))
 
     def warm(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +13,7 @@ from bargein.kernels.cpu import VadWeights
 from bargein.models import silero
 
 from .. import protocol as p
-from ..core import Stream
+from ..lane import Stream
 
 F32 = npt.NDArray[np.float32]
 
@@ -29,6 +28,7 @@ class _Session:
     num_pending: int = 0
     position: int = 0  # samples consumed
     tag: int = 0
+    at: float = 0.0  # when the last of it came
 
 
 class VadLane:
@@ -41,27 +41,24 @@ class VadLane:
     def open(self, stream: Stream) -> None:
         stream.state = _Session(silero.init_state(1))
 
-    def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
-        raise ValueError("the vad lane is fed on its own thread")
-
     def close(self, stream: Stream) -> None:
         self._active.pop(id(stream), None)
 
-    def feed(self, stream: Stream, tag: int, pcm: bytes) -> None:
-        """Queue audio of a stream."""
+    def feed(self, stream: Stream, tag: int, pcm: bytes, at: float) -> None:
+        """Queue audio of a stream that came at this time (seconds, monotonic)."""
         session: _Session = stream.state
         x = np.frombuffer(pcm, np.float32)
         session.pending.append(x)
         session.num_pending += len(x)
-        session.tag = tag
+        session.tag, session.at = tag, at
         if session.num_pending >= WINDOW:
             self._active[id(stream)] = (stream, session)
 
-    def run_batch(self) -> bool:
-        """One window of every stream that has one; False where none has."""
+    def run_batch(self) -> list[float]:
+        """One window of every stream that has one -> when the sound of each had come; empty where none has."""
         batch = list(self._active.values())[:MAX_BATCH]
         if not batch:
-            return False
+            return []
         x = np.stack([_take(s) for _, s in batch])
         state = silero.State(*(np.concatenate(parts) for parts in zip(*(s.state for _, s in batch), strict=True)))
         prob, after = silero.step(self._weights, state, x, self._ops)
@@ -73,7 +70,7 @@ class VadLane:
             if session.num_pending < WINDOW:
                 self._active.pop(id(stream), None)
             stream.send(session.tag, p.Windows(session.position, (float(prob[row]),), (float(level[row]),)))
-        return True
+        return [session.at for _, session in batch]
 
     def warm(self) -> None:
         for n in (1, 2):

@@ -6,18 +6,30 @@ bias or log-probabilities want the whole head of the model, not only its likelie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from bargein.models import chat_prompts, decoder, grammar, sampling
 from bargein.models.tokenizer import Detokenizer, TextCodec, encode
 
 from .. import protocol as p
+from ..lane import Steps, Together
 
 Send = Callable[[p.Answer], None]
 DEFAULT_MAX_TOKENS = 256
 SCHEMA_MAX_TOKENS = 512
+
+
+# What a reply may want of its next token: the logits of the likeliest tokens only, or all.
+LIKELIEST, WHOLE = "likeliest", "whole"
+
+
+class Next(NamedTuple):
+    """A reply's cache and its last token, which is not in there yet."""
+
+    kv: decoder.KV
+    token: int
 
 
 class Writer:
@@ -84,9 +96,7 @@ class Writer:
         rules = grammar.of_choices(body.choices) if body.schema is None else grammar.of_schema(body.schema)
         return grammar.Guide(self.vocabulary, rules)
 
-    def steps(
-        self, kv: decoder.KV, ids: list[int], body: p.Write, guide: grammar.Guide | None, send: Send
-    ) -> Generator[None, None, p.Generated]:
+    def steps(self, kv: decoder.KV, ids: list[int], body: p.Write, guide: grammar.Guide | None, send: Send) -> Steps:
         """Write after a prompt of which `kv` holds all but the last tokens; sends Tokens, returns the end."""
         params = self.sampling(body)
         whole = guide is not None or bool(body.logit_bias) or body.logprobs is not None
@@ -96,7 +106,7 @@ class Writer:
         if kv.length >= len(ids):
             self._graph.rewind(kv, len(ids) - 1)
         logits = ask(w, cfg, kv, ids[kv.length :])
-        yield
+        yield None
         state = sampling.init_state(params, ids)
         own = self.style.stops if body.prompt is None and guide is None else ()
         watcher = chat_prompts.ReplyWatcher((*body.stop, *own), watch_repetition=bool(own))
@@ -134,8 +144,7 @@ class Writer:
                 guide.take(choice.token)
                 if guide.is_over:
                     return end(made, text.finish() + watcher.finish(), "stop")
-            logits = ask(w, cfg, kv, [choice.token])
-            yield
+            logits = yield Together(WHOLE if whole else LIKELIEST, Next(kv, choice.token))
         last = watcher.push(text.finish())
         return end(limit, last.text + ("" if last.finish else watcher.finish()), "length")
 

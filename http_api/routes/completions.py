@@ -77,9 +77,7 @@ def parse(services: Services, f: Fields) -> Wanted:
     f.labels("user")
     f.finish()
     asks = tuple(
-        replace(base, prompt=x, seed=None if base.seed is None else (base.seed + i) % 2**63)
-        for x in prompts
-        for i in range(n)
+        replace(base, prompt=x, seed=None if base.seed is None else (base.seed + i) % 2**63) for x in prompts for i in range(n)
     )
     texts = tuple(str(x) if echo else "" for x in prompts for _ in range(n))
     return Wanted(asks, texts, model, streaming, include_usage)

@@ -96,6 +96,3 @@ async def voice(request: web.Request) -> web.Response:
     usage = {"type": "duration", "seconds": round(seconds, 3)}
     return json_response({"object": "list", "model": model or services.engine.models.get("voice", ""),
                           "data": [_entry(0, row, as_base64)], "usage": usage})  # fmt: skip
-
-
-

@@ -88,9 +88,7 @@ def _clock(seconds: float, mark: str) -> str:
 
 def srt(lines: list[Line]) -> str:
     """SubRip subtitles."""
-    return "\n".join(
-        f"{i}\n{_clock(x.start, ',')} --> {_clock(x.end, ',')}\n{x.text}\n" for i, x in enumerate(lines, 1)
-    )
+    return "\n".join(f"{i}\n{_clock(x.start, ',')} --> {_clock(x.end, ',')}\n{x.text}\n" for i, x in enumerate(lines, 1))
 
 
 def vtt(lines: list[Line]) -> str:

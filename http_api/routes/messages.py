@@ -98,7 +98,13 @@ def parse(services: Services, f: Fields, counting: bool = False) -> Wanted:
     f.only("service_tier", ("auto", "standard_only"), "there is one tier of service")
     f.finish()
     ask = Ask(
-        turns=tuple(turns), tools=tools, choice=choice, parallel=parallel, schema=schema, max_tokens=limit, stop=stop,
+        turns=tuple(turns),
+        tools=tools,
+        choice=choice,
+        parallel=parallel,
+        schema=schema,
+        max_tokens=limit,
+        stop=stop,
         **sampled,
     )
     return Wanted(ask, model, streaming)

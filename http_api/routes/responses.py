@@ -129,8 +129,20 @@ def parse(services: Services, store: Store, f: Fields) -> Wanted:
         "text": {"format": {"type": "text"} if schema is None else _format_echo(schema)},
         "reasoning": {"effort": None, "summary": None}, "service_tier": "default", "background": False,
     }  # fmt: skip
-    inputs = [{"id": new_id("msg_"), **x} if "id" not in x else x for x in items]
+    inputs = [_as_listed(x) for x in items]
     return Wanted(ask, echo, inputs, streaming, keep)
+
+
+def _as_listed(item: dict[str, Any]) -> dict[str, Any]:
+    """An item of the input in the full form in which it is listed later, however short it was written."""
+    full = {"id": new_id("msg_"), "type": "message"} | item
+    if full["type"] == "message":
+        full.setdefault("status", "completed")
+        if isinstance(text := item.get("content"), str):
+            said = item.get("role") == "assistant"
+            part = {"type": "output_text", "text": text, "annotations": []} if said else {"type": "input_text", "text": text}
+            full["content"] = [part]
+    return full
 
 
 def _format_echo(schema: dict[str, Any]) -> dict[str, Any]:
@@ -357,5 +369,3 @@ async def input_items(request: web.Request) -> web.Response:
         {"object": "list", "data": data, "first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None,
          "has_more": False}
     )  # fmt: skip
-
-

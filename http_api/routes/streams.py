@@ -20,7 +20,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def new_id(prefix: str) -> str:
-    """"resp_" and the like, with 24 random hex digits."""
+    """ "resp_" and the like, with 24 random hex digits."""
     return prefix + secrets.token_hex(12)
 
 

@@ -183,9 +183,7 @@ async def align(request: web.Request) -> web.Response:
     return json_response({"text": text, "duration": round(tally.seconds, 3), "words": words})
 
 
-async def _placed(
-    use: Use, windows: list[tuple[Window, p.Heard]], words: list[str], language: str
-) -> list[Line]:
+async def _placed(use: Use, windows: list[tuple[Window, p.Heard]], words: list[str], language: str) -> list[Line]:
     """The given words' times: what was heard says which of them belong to which window."""
     if not windows:
         raise bad("file", "'file': holds no speech", "invalid_audio")
@@ -229,8 +227,4 @@ async def diarize(request: web.Request) -> web.Response:
         turns = await voices.turns(speakers)
     segments = [{"start": t.start_s, "end": t.end_s, "speaker": t.speaker} for t in turns]
     names = list(dict.fromkeys(t.speaker for t in turns))
-    return json_response(
-        {"duration": round(seconds, 3), "num_speakers": len(names), "speakers": names, "segments": segments}
-    )
-
-
+    return json_response({"duration": round(seconds, 3), "num_speakers": len(names), "speakers": names, "segments": segments})

@@ -100,9 +100,7 @@ class EngineChat:
 
     def _open(self) -> EngineStream:
         if self._stream is None or self._stream.closed:
-            self._stream = self._engine.open(
-                "chat", {}, on_result=self._result, on_failed=self._failed, on_lost=self._lost
-            )
+            self._stream = self._engine.open("chat", {}, on_result=self._result, on_failed=self._failed, on_lost=self._lost)
         return self._stream
 
     def _result(self, tag: int, body: p.Answer) -> None:

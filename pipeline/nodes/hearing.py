@@ -28,7 +28,10 @@ Tell = Callable[[e.Input], None]
 Now = Callable[[], float]
 
 PER_MS = IN_RATE // 1000
-PARTIAL_EVERY_MS = 600
+# Words are shown while they are spoken, but on a busy machine what decides when a reply begins goes before: the next
+# are asked for when three times as long has passed as the last took to come.
+PARTIAL_EVERY_MS, PARTIAL_SHARE, PARTIAL_RARELY_MS = 600, 3, 3000
+SHOWN_DUE_MS = 800
 RETRY_S = 0.1
 
 
@@ -55,6 +58,7 @@ class Hearing:
         self, engine: EngineClient, tell: Tell, now: Now, input_format: str, *, partials: bool, chat_is_local: bool = True
     ) -> None:
         self._engine, self._tell, self._now, self._partials = engine, tell, now, partials
+        self._partial_took_ms = 0
         self._decoder = Decoder(input_format)
         self._reducer: NoiseReducer | None = None
         self.store = InputStore()
@@ -70,9 +74,7 @@ class Hearing:
     def open(self) -> None:
         """Open the vad stream. Raises EngineUnavailable."""
         self._vad_base = self.store.end
-        self._vad = self._engine.open(
-            "vad", {}, on_result=self._windows, on_failed=self._vad_failed, on_lost=self._on_lost
-        )
+        self._vad = self._engine.open("vad", {}, on_result=self._windows, on_failed=self._vad_failed, on_lost=self._on_lost)
 
     def close(self) -> None:
         self._closed = True
@@ -146,6 +148,7 @@ class Hearing:
         utterance = Utterance(effect.item_id, effect.start_ms * PER_MS, params)
         utterance.start = max(utterance.start, self.store.start)
         utterance.last_partial_at = self.store.end
+        self._partial_took_ms //= 2  # what is slow may have become faster
         self._utterances[effect.item_id] = utterance
         self._connect(utterance)
 
@@ -197,9 +200,10 @@ class Hearing:
 
     def _maybe_partial(self, utterance: Utterance) -> None:
         """What the client sees while somebody speaks; it may wait."""
-        due = self.store.end - utterance.last_partial_at >= PARTIAL_EVERY_MS * PER_MS
+        every_ms = min(max(PARTIAL_EVERY_MS, PARTIAL_SHARE * self._partial_took_ms), PARTIAL_RARELY_MS)
+        due = self.store.end - utterance.last_partial_at >= every_ms * PER_MS
         if self._partials and due and utterance.partial_end is None:
-            self._partial(utterance, due_ms=200)
+            self._partial(utterance, SHOWN_DUE_MS)
 
     def ask_partial(self, item_id: ItemId) -> None:
         """What decides whether a reply goes on; it is urgent."""
@@ -227,6 +231,7 @@ class Hearing:
             utterance.partial_end, utterance.partial_again = None, False
             if end is None:  # a final was asked for meanwhile
                 return
+            self._partial_took_ms = (self.store.end - end) // PER_MS
             if again:
                 self._partial(utterance, due_ms=0)
             scores = (body.avg_logprob, body.no_speech_prob)

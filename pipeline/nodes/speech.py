@@ -54,9 +54,7 @@ class Mouth:
     async def say(self, words: tuple[str, ...], speed: float, due_ms: float) -> AsyncIterator[p.Speech]:
         """Synthesize one phrase. Raises SpeechFailure or EngineUnavailable."""
         if self._stream is None or self._stream.closed:
-            self._stream = self._engine.open(
-                "tts", {}, on_result=self._result, on_failed=self._failed, on_lost=self._lost
-            )
+            self._stream = self._engine.open("tts", {}, on_result=self._result, on_failed=self._failed, on_lost=self._lost)
         self._tag += 1
         self._chunks = asyncio.Queue()
         self._stream.feed(self._tag, p.Say(words, speed), due_ms)
@@ -153,7 +151,6 @@ class _Reply:
     ) -> tuple[tuple[SpokenWord, ...], tuple[Piece, ...]]:
         """The first pieces with their times within the reply, and the pieces left."""
         words = tuple(
-            SpokenWord(x.original, self.start_ms + a, self.start_ms + b)
-            for x, (a, b) in zip(pieces, times_ms, strict=False)
+            SpokenWord(x.original, self.start_ms + a, self.start_ms + b) for x, (a, b) in zip(pieces, times_ms, strict=False)
         )
         return words, pieces[len(words) :]

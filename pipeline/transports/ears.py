@@ -93,5 +93,3 @@ class RtpEars:
             self._timer.cancel()
             self._timer = None
         self._decoder.close()
-
-

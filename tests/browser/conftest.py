@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 from bargein.client.audio import RATE, read_wav
 
 from ..e2e.conftest import DATA
+from ..npm import packages
 
 FLAGS = [
     "--no-sandbox",
@@ -87,13 +88,5 @@ def open_page(playwright: Playwright, tmp_path: Path) -> Iterator[Open]:
 
 @pytest.fixture(scope="session")
 def node_modules() -> Path:
-    """Test-only JavaScript packages (package.json beside this file), fetched when they are not here."""
-    here = Path(__file__).parent
-    modules = here / "node_modules"
-    if not (modules / "axe-core").is_dir():
-        if shutil.which("npm") is None:
-            pytest.fail(f"these tests load JavaScript packages: run `npm ci --ignore-scripts` in {here} (needs npm)")
-        command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-        run = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
-        assert run.returncode == 0, run.stderr
-    return modules
+    """Test-only JavaScript packages (package.json beside this file)."""
+    return packages(Path(__file__).parent)

@@ -92,9 +92,7 @@ def test_a_live_call_is_followed_and_its_turn_explained(server: Served, open_pag
     expect(page.get_by_role("button", name="Follow")).to_be_hidden(timeout=10_000)
 
 
-def test_a_recording_is_explained_played_and_exported(
-    server: Served, open_page: Open, recorded: str, tmp_path: Path
-) -> None:
+def test_a_recording_is_explained_played_and_exported(server: Served, open_page: Open, recorded: str, tmp_path: Path) -> None:
     page = open_page(base(server))
     choose(page, server, recorded)
     expect(page.locator("#turns button")).to_contain_text(["What do bees make?"])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from bargein.engine import protocol as p
-from bargein.engine.core import Core, Stream
+from bargein.engine.core import Core
+from bargein.engine.desk import MAX_BATCH
+from bargein.engine.lane import Lane, Steps, Stream, Together
 
 
-class CountingLane:
+class CountingLane(Lane):
     """A request of n samples takes n steps; each step is written to `log`."""
 
     def __init__(self) -> None:
@@ -29,13 +32,13 @@ class CountingLane:
     def warm(self) -> None:
         pass
 
-    def start(self, stream: Stream, tag: int, body: p.Body) -> Iterator[None] | None:
+    def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         assert isinstance(body, p.Transcribe)
         if body.num_samples < 0:
             raise ValueError("negative")
         return self._steps(stream, tag, body.num_samples)
 
-    def _steps(self, stream: Stream, tag: int, n: int) -> Iterator[None]:
+    def _steps(self, stream: Stream, tag: int, n: int) -> Steps:
         self.gate.wait(5)
         for _ in range(n):
             self.log.append((stream.id, tag))
@@ -44,6 +47,31 @@ class CountingLane:
             stream.send(tag, p.TurnScore(0.5))
             yield
         stream.send(tag, p.Generated("stop", 0, n, 0))
+
+
+class SummingLane(CountingLane):
+    """A request of n samples wants the doubles of 1 to n, and answers with their sum; 13 cannot be doubled."""
+
+    shares = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[int]] = []
+
+    def together(self, kind: str, items: Sequence[int]) -> list[int | Exception]:
+        self.batches.append(list(items))
+        time.sleep(0.003)  # the loop goes by what was used
+        if 98 in items:
+            raise RuntimeError("all of it")
+        return [ValueError("unlucky") if x == 13 else 2 * x for x in items]
+
+    def _steps(self, stream: Stream, tag: int, n: int) -> Steps:
+        self.gate.wait(5)
+        yield
+        total = 0
+        for k in range(1, n + 1) if n < 98 else [n]:
+            total += yield Together("odd" if n % 2 else "even", k)
+        stream.send(tag, p.Generated("stop", 0, total, 0))
 
 
 class Box:
@@ -98,6 +126,103 @@ def test_the_sooner_due_goes_first_and_long_work_is_interleaved(core: Core, lane
     lane.gate.set()
     box.wait(1, 2)
     assert lane.log.index((2, 2)) <= 1, "the urgent job waits for at most a step"
+
+
+def summing(requests: dict[int, int]) -> tuple[SummingLane, Box]:
+    """A lane and what came of requests (tag: n), each on its own stream, that all began at once."""
+    lane, box = SummingLane(), Box()
+    core = Core({"chat": lane})
+    core.start()
+    opened(core, box, *["chat"] * len(requests))
+    for number, (tag, n) in enumerate(requests.items(), 1):
+        feed(core, box, number, tag, n)
+    lane.gate.set()
+    box.wait(*requests)
+    core.stop()
+    return lane, box
+
+
+def sums(box: Box) -> dict[int, int]:
+    found = (r for r in box.replies if isinstance(r, p.Result) and isinstance(r.body, p.Generated))
+    return {r.tag: r.body.output_tokens for r in found if isinstance(r.body, p.Generated)}
+
+
+def test_jobs_that_want_the_same_are_served_in_one_call() -> None:
+    lane, box = summing({tag: 6 for tag in range(1, 9)})
+    assert sums(box) == {tag: 42 for tag in range(1, 9)}
+    assert max(map(len, lane.batches)) == 8, "all eight went together"
+    assert len(lane.batches) <= 6 + 8, "but for the steps in which they came"
+
+
+def test_a_batch_has_a_largest_size_and_one_kind() -> None:
+    lane, box = summing({tag: 12 for tag in range(MAX_BATCH + 4)} | {100: 5})
+    assert set(sums(box).values()) == {156, 30} and len(sums(box)) == MAX_BATCH + 5
+    assert max(map(len, lane.batches)) == MAX_BATCH
+
+
+def test_what_fails_in_a_batch_fails_alone_and_a_failed_batch_is_told_to_all() -> None:
+    _, box = summing({1: 15, 2: 7, 3: 98})
+    assert sums(box) == {2: 56}
+    failed = {r.tag: r.message for r in box.replies if isinstance(r, p.Failed)}
+    assert failed[1] == "ValueError: unlucky" and failed[3] == "RuntimeError: all of it"
+
+
+class MeetingLane(CountingLane):
+    """Each step waits for a step of another stream; `alone` counts those that nobody joined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meeting = threading.Barrier(2)
+        self.at_once: dict[int, int] = {}
+        self.most_of_a_stream = 0
+
+    def _steps(self, stream: Stream, tag: int, n: int) -> Steps:
+        for _ in range(n):
+            self.at_once[stream.id] = self.at_once.get(stream.id, 0) + 1
+            self.most_of_a_stream = max(self.most_of_a_stream, self.at_once[stream.id])
+            self.meeting.wait(5)
+            self.at_once[stream.id] -= 1
+            yield None
+        stream.send(tag, p.Generated("stop", 0, n, 0))
+
+
+def test_two_workers_serve_two_streams_at_once_but_never_one_stream_twice() -> None:
+    lane, box, threads = MeetingLane(), Box(), set()
+    core = Core({"stt": lane}, None, 2, lambda n: threads.add((threading.current_thread().name, n)))
+    core.start()
+    opened(core, box, "stt", "stt")
+    for tag in range(6):
+        feed(core, box, 1 + tag % 2, tag, 20)
+    box.wait(*range(6))
+    core.stop()
+    assert lane.most_of_a_stream == 1 and not [r for r in box.replies if isinstance(r, p.Failed)]
+    assert {("device-0", 1), ("device-1", 1)} <= threads, "beside another, a worker keeps to its core"
+
+
+def test_a_worker_that_is_alone_uses_every_core() -> None:
+    lane, box, threads = CountingLane(), Box(), []
+    lane.gate.set()
+    core = Core({"stt": lane}, None, 2, threads.append)
+    core.start()
+    opened(core, box, "stt")
+    feed(core, box, 1, 1, 5)
+    box.wait(1)
+    core.stop()
+    assert threads and set(threads) == {2}
+
+
+def test_a_closed_stream_leaves_no_desk_behind(core: Core, lane: CountingLane) -> None:
+    box = Box()
+    lane.gate.set()
+    for number in range(1, 30):
+        core.submit(1, p.Open(number, "stt", {}), box)
+        feed(core, box, number, number, 1)
+        box.wait(number)
+        core.submit(1, p.Close(number), box)
+    until = time.monotonic() + 5
+    while (core.num_streams(), len(core._open)) != (0, 0):
+        assert time.monotonic() < until
+    assert len(lane.closed) == 29
 
 
 def test_cancel_stops_between_steps(core: Core, lane: CountingLane) -> None:

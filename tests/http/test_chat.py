@@ -158,7 +158,7 @@ def test_responses_stream_and_continue(client: openai.OpenAI) -> None:
     first = fits(Response, raw.http_response.content)
     assert first.status == "completed" and first.output_text
     assert client.responses.retrieve(first.id).output_text == first.output_text
-    assert client.responses.input_items.list(first.id).data[0].content == ask["input"]
+    assert client.responses.input_items.list(first.id).data[0].content[0].text == ask["input"]
     second = client.responses.create(model=MODEL, input="What is it?", previous_response_id=first.id, max_output_tokens=40)
     assert second.previous_response_id == first.id and second.usage and first.usage
     assert second.usage.input_tokens > first.usage.input_tokens + 5  # it read the first turn again
@@ -200,8 +200,10 @@ def test_tools_of_anthropic(server: Served) -> None:
     made = client.messages.create(**kept, messages=ask, tool_choice={"type": "tool", "name": "temperature"})
     block = made.content[0]
     assert isinstance(block, at.ToolUseBlock) and made.stop_reason == "tool_use" and block.input["room"]
-    ask += [{"role": "assistant", "content": [block.to_dict()]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": block.id, "content": "31 degrees"}]}]
+    ask += [
+        {"role": "assistant", "content": [block.to_dict()]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": block.id, "content": "31 degrees"}]},
+    ]
     answer = client.messages.create(**kept, messages=ask)
     assert isinstance(answer.content[0], at.TextBlock) and answer.content[0].text
     with client.messages.stream(**kept, messages=ask[:1], tool_choice={"type": "any"}) as stream:

@@ -124,5 +124,3 @@ def test_a_file_that_is_cut_off_is_heard_to_where_it_ends(client: openai.OpenAI)
 def test_the_server_goes_on(client: openai.OpenAI) -> None:
     said = client.audio.transcriptions.create(file=("a.wav", as_wav(clip("austen-0880"))), model="whisper-1").text
     assert said.lower().startswith("he was not an ill")
-
-

@@ -102,8 +102,16 @@ def test_a_refusal_names_its_field(server: Served, path: str, change: dict[str, 
 
 
 def test_bodies_that_are_none(server: Served) -> None:
-    for raw in (b"", b"{oops", b"[]", b"\xff\xfe", b'"text"', b"[" * 100_000, b'{"model": NaN}',
-                b'{"model":"\\ud800","messages":[]}'):
+    for raw in (
+        b"",
+        b"{oops",
+        b"[]",
+        b"\xff\xfe",
+        b'"text"',
+        b"[" * 100_000,
+        b'{"model": NaN}',
+        b'{"model":"\\ud800","messages":[]}',
+    ):
         status, _, body = post(server.base, "/v1/chat/completions", raw)
         assert status == 400 and body["error"]["type"] == "invalid_request_error", raw[:20]
     status, _, body = post(server.base, "/v1/chat/completions", b'{"x":"' + b"a" * (33 * 2**20) + b'"}')
@@ -234,7 +242,5 @@ def test_a_server_told_to_end_lets_requests_finish(tmp_path: Path) -> None:
 def test_forms_that_are_none(server: Served, name: str) -> None:
     head = f"--x\r\nContent-Disposition: form-data; name={name}\r\n\r\nv\r\n--x--\r\n".encode("latin-1")
     for body in (head, head[:30], b"", b"--x", b"--x--\r\n"):
-        status, _, answer = post(
-            server.base, "/v1/audio/transcriptions", body, Content_Type="multipart/form-data; boundary=x"
-        )
+        status, _, answer = post(server.base, "/v1/audio/transcriptions", body, Content_Type="multipart/form-data; boundary=x")
         assert status == 400 and set(answer["error"]) == {"message", "type", "param", "code"}, (body, answer)

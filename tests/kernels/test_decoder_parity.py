@@ -63,9 +63,7 @@ def test_unknown_activation_is_refused() -> None:
 
 # tokens, position of the first, window; heads and heads of keys
 @pytest.mark.parametrize("heads", [(4, 1), (9, 3), (2, 2)])
-@pytest.mark.parametrize(
-    ("rows", "start", "window"), [(1, 0, 0), (1, 90, 16), (3, 5, 0), (7, 3, 4), (40, 100, 0), (40, 9, 32)]
-)
+@pytest.mark.parametrize(("rows", "start", "window"), [(1, 0, 0), (1, 90, 16), (3, 5, 0), (7, 3, 4), (40, 100, 0), (40, 9, 32)])
 def test_attend_agrees_and_a_token_does_not_depend_on_its_chunk(
     rows: int, start: int, window: int, heads: tuple[int, int]
 ) -> None:

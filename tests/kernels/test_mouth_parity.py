@@ -96,9 +96,7 @@ def test_int8_rows_round_trip() -> None:
     weight = reference_int8.pack_rows(*reference_int8.quantize_rows(plain))
     assert np.abs(reference_int8.unpack_rows(weight) - plain).max() <= np.abs(plain).max() / 127 * 0.51
     ids = np.array([20, 0, 7])
-    np.testing.assert_array_equal(
-        reference_int8.embedding_rows(weight, ids), reference_int8.unpack_rows(weight)[ids]
-    )
+    np.testing.assert_array_equal(reference_int8.embedding_rows(weight, ids), reference_int8.unpack_rows(weight)[ids])
 
 
 def test_norms_and_gates() -> None:
@@ -107,9 +105,7 @@ def test_norms_and_gates() -> None:
     expected = reference_lm.add_rms_norm(x, y, w, 1e-6)
     np.testing.assert_allclose(cpu_lm.add_rms_norm(x.copy(), y, w, 1e-6), expected, rtol=1e-5, atol=1e-6)
     for activation in ("silu", "gelu_tanh"):
-        np.testing.assert_allclose(
-            cpu_lm.gated(5 * x, activation), reference_lm.gated(5 * x, activation), rtol=1e-4, atol=1e-5
-        )
+        np.testing.assert_allclose(cpu_lm.gated(5 * x, activation), reference_lm.gated(5 * x, activation), rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="activation"):
         cpu_lm.gated(x, "relu")
 

@@ -31,14 +31,15 @@ def test_what_is_kept_is_exact_and_holds_the_sketchs_best(rows: int, columns: in
     weight = matrix(rows, columns)
     sketch = cpu.sketch_of(weight)
     for seed in range(5):
-        x = np.random.default_rng(seed).normal(size=columns).astype(np.float32)
+        x = np.random.default_rng(seed).normal(size=(3, columns)).astype(np.float32)
         out, wanted = cpu.head_top(x, weight, sketch, count), reference.head_top(x, weight, sketch, count)
         np.testing.assert_array_equal(np.isfinite(out), np.isfinite(wanted))
-        kept = np.flatnonzero(np.isfinite(out))
-        exact = cpu.linear_int8(x[None], weight)[0]
-        np.testing.assert_array_equal(out[kept], exact[kept])
-        rough = reference.sketch_scores(x[None], sketch, columns)[0][:rows]
-        assert set(np.argsort(-rough)[: min(count, rows)]) <= set(kept)
+        exact, rough = cpu.linear_int8(x, weight), reference.sketch_scores(x, sketch, columns)[:, :rows]
+        for m in range(3):
+            kept = np.flatnonzero(np.isfinite(out[m]))
+            np.testing.assert_array_equal(out[m, kept], exact[m, kept])
+            assert set(np.argsort(-rough[m])[: min(count, rows)]) <= set(kept)
+            np.testing.assert_array_equal(out[m], cpu.head_top(x[m : m + 1], weight, sketch, count)[0])
 
 
 def test_a_sketch_needs_columns_in_fours() -> None:

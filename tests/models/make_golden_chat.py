@@ -33,8 +33,7 @@ CALL = (
     "Ocean.\nCaller: {}\nAssistant:"
 )
 CHATML = (
-    "<|im_start|>system\nYou are a helpful voice assistant.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n"
-    "<|im_start|>assistant\n"
+    "<|im_start|>system\nYou are a helpful voice assistant.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 )
 
 

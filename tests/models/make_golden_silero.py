@@ -1,6 +1,6 @@
 """Writes golden/silero.npz: speech probabilities by ONNX Runtime (test-only) for the Austen clips joined together.
 
-    python tests/models/make_golden_silero.py PATH/silero_vad_16k_op15.onnx
+python tests/models/make_golden_silero.py PATH/silero_vad_16k_op15.onnx
 """
 
 from __future__ import annotations

@@ -32,9 +32,7 @@ def test_cuts() -> None:
 def test_same_seed_same_tokens() -> None:
     params = Sampling(temperature=1, seed=9)
     first, second = init_state(params), init_state(params)
-    assert [choose(LOGITS, params, first).token for _ in range(50)] == [
-        choose(LOGITS, params, second).token for _ in range(50)
-    ]
+    assert [choose(LOGITS, params, first).token for _ in range(50)] == [choose(LOGITS, params, second).token for _ in range(50)]
 
 
 def test_penalties_count_what_was_said() -> None:

@@ -65,7 +65,12 @@ class Case:
         store = InputStore()
         store.append(np.zeros(32000, np.float32))
         self.finished = Finished(
-            self.engine, store, self.told.append, lambda: 0.0, lambda: None, chat_is_local=True  # type: ignore[arg-type]
+            self.engine,
+            store,
+            self.told.append,
+            lambda: 0.0,
+            lambda: None,
+            chat_is_local=True,  # type: ignore[arg-type]
         )
         self.finished.prepare_context(f.PrepareEouText(CONTEXT))
 

@@ -322,9 +322,7 @@ def test_words_of_a_part_of_the_speech_do_not_decide_at_its_stop() -> None:
     assert isinstance(p.state.vad, Stopped)
 
 
-@pytest.mark.parametrize(
-    ("careful", "commits"), [("Ice.", True), ("I see.", False), ("", False), (None, True)], ids=str
-)
+@pytest.mark.parametrize(("careful", "commits"), [("Ice.", True), ("I see.", False), ("", False), (None, True)], ids=str)
 def test_only_a_careful_transcript_takes_the_floor_from_speech_that_is_over(careful: str | None, commits: bool) -> None:
     p = replying()
     p.speech(320)

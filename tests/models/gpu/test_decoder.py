@@ -100,6 +100,23 @@ def test_a_batch_of_different_lengths_is_each_alone(both: Both) -> None:
     )
 
 
+def test_only_what_may_be_chosen_of_a_large_vocabulary_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Both(LLAMA)
+    kvs = [both.device.new_kv(LLAMA) for _ in range(2)]
+    spans = list(zip(kvs, [[1, 2], [3]], strict=True))
+    whole = both.device.forward_spans(both.dw, LLAMA, spans)
+    for room, near, few in ((40, 1.0, True), (3, 30.0, False)):  # with room for what is near; and without: all come
+        monkeypatch.setattr("bargein.models.decoder_gpu.ROOM", room)
+        monkeypatch.setattr("bargein.models.decoder_gpu.NEAR_NATS", near)
+        for kv, (_, tokens) in zip(kvs, spans, strict=True):
+            both.device.rewind(kv, 0)
+            assert tokens
+        top = both.device.forward_top_spans(both.dw, LLAMA, spans)
+        kept = whole > whole.max(1, keepdims=True) - near
+        assert (kept.sum() < kept.size) == few or not few
+        np.testing.assert_allclose(top, np.where(kept, whole, -np.inf) if few else whole, atol=1e-4)
+
+
 def test_two_rows_of_one_reading(both: Both) -> None:
     host, there = decoder.new_kv(both.cfg), both.device.new_kv(both.cfg)
     close(

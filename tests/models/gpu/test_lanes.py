@@ -18,8 +18,8 @@ from tokenizers import models as kinds
 
 from bargein.engine import protocol as p
 from bargein.engine.build import assemble, pages_for
-from bargein.engine.core import Stream
 from bargein.engine.device import DeviceError
+from bargein.engine.lane import Stream, Together
 from bargein.engine.lanes.chat import ChatLane
 from bargein.engine.lanes.embed import EmbedLane
 from bargein.engine.lanes.stt import SttLane
@@ -57,8 +57,13 @@ def ask(lane: Any, name: Any, body: Any, *before: Any, params: dict[str, Any] | 
     stream = Stream(1, name, params or {}, "live", lambda reply: got.append(reply), credit=10_000)
     lane.open(stream)
     for tag, request in enumerate((*before, body)):
-        for _ in lane.start(stream, tag, request) or ():
-            pass
+        steps, result = lane.start(stream, tag, request), None
+        while steps is not None:
+            try:
+                wanted = steps.send(result)
+            except StopIteration:
+                break
+            result = lane.together(wanted.kind, [wanted.item])[0] if isinstance(wanted, Together) else None
     lane.close(stream)
     assert all(isinstance(reply, p.Result) for reply in got), got
     return [reply.body for reply in got]

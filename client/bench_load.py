@@ -1,0 +1,298 @@
+"""`bargein bench load`: many calls at once, from a process of their own, by a seeded script, in real time.
+
+Each caller dials, asks recorded questions, listens to the reply to its end, waits a moment, and now and then speaks over
+the reply instead. What it reports is what callers hear: voice to voice, how soon a reply stops when spoken over, gaps
+in its audio; and from the server's /metrics what that cost: processor time, memory, answers that came late by lane,
+how long voice windows waited.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import random
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from .audio import I16, read_wav
+from .bench_call import show, spread
+from .session import ConnectFailed, RealtimeClient
+from .turns import Microphone, Reply, collect, converse
+
+DIAL_S = 0.7  # between one caller and the next
+Counts = dict[str, float]
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="bargein bench load", description=__doc__)
+    p.add_argument("--url", default="ws://127.0.0.1:8000/v1/realtime")
+    p.add_argument("--key", default="")
+    p.add_argument("--calls", type=int, default=4)
+    p.add_argument("--seconds", type=float, default=120)
+    p.add_argument("--redial", type=float, default=1200, help="a call lasts so long, then dials anew (default %(default)s)")
+    p.add_argument("--interrupt", type=float, default=0.15, help="share of replies that are spoken over")
+    p.add_argument("--pause", type=float, default=3.0, help="mean silence between turns, in seconds")
+    p.add_argument("--profile", default="fast", choices=("balanced", "fast", "patient"))
+    p.add_argument("--wavs", type=Path, default=Path("tests/data/questions"), help="a folder of questions")
+    p.add_argument("--file", type=Path, help="a recording to have transcribed over HTTP all the while")
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--json", type=Path, metavar="FILE", help="append the figures here, one JSON object a line")
+    p.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw every turn's delay over time")
+    return p
+
+
+@dataclass(slots=True)
+class Heard:
+    """What all callers heard. Times of `turns` are seconds since the start."""
+
+    turns: list[tuple[float, float]] = field(default_factory=list)  # when, voice to voice in ms
+    stops: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    num_asked: int = 0
+    num_unanswered: int = 0
+    num_refused: int = 0
+    problems: list[str] = field(default_factory=list)
+    late_ms: float = 0.0  # the worst frame of a microphone: this process' own trouble
+
+
+def run(argv: list[str]) -> int:
+    """Run it; returns the exit status."""
+    args = parser().parse_args(argv)
+    questions = [read_wav(p) for p in sorted(args.wavs.glob("*.wav"))]
+    if not questions:
+        print(f"bargein: no WAV files in {args.wavs}")
+        return 2
+    try:
+        figures = asyncio.run(_load(args, questions))
+    except ConnectFailed as problem:
+        print(f"bargein: {problem}")
+        return 2
+    if args.json is not None:
+        with args.json.open("a") as out:
+            out.write(json.dumps(figures) + "\n")
+    return 0
+
+
+async def _load(args: argparse.Namespace, questions: list[I16]) -> dict[str, Any]:
+    heard, started = Heard(), time.monotonic()
+    before = await asyncio.to_thread(_metrics, args)
+    end = started + args.seconds
+    reading = asyncio.create_task(_transcribe(args, end)) if args.file is not None else None
+    await asyncio.gather(*(_caller(args, questions, n, started, end, heard) for n in range(args.calls)))
+    seconds = time.monotonic() - started
+    after = await asyncio.to_thread(_metrics, args)
+    figures = _report(args, heard, before, after, seconds)
+    if reading is not None:
+        figures["files_transcribed"] = await reading
+    if args.plot is not None:
+        args.plot.write_text(plot(heard.turns, args.seconds, f"{args.calls} calls"))
+    return figures
+
+
+async def _caller(
+    args: argparse.Namespace, questions: list[I16], number: int, started: float, end: float, heard: Heard
+) -> None:
+    """One caller until the end: calls of at most `--redial` seconds, turns of question, reply and silence."""
+    rng = random.Random(f"{args.seed}/{number}")
+    await asyncio.sleep(DIAL_S * number)
+    while time.monotonic() < end:
+        hang_up = min(end, time.monotonic() + args.redial)
+        try:
+            async with RealtimeClient(args.url, args.key) as client:
+                await client.wait("session.created", 0, 15)
+                await client.update(profile=args.profile)
+                mic = Microphone(client)
+                while time.monotonic() < hang_up and client.closed is None:
+                    await _turn(args, client, mic, rng, questions, started, heard)
+                    await asyncio.sleep(min(rng.expovariate(1 / args.pause), max(0.0, hang_up - time.monotonic())))
+                await mic.stop()
+                heard.late_ms = max(heard.late_ms, mic.worst_late_ms)
+                if client.closed is not None:
+                    heard.problems.append(f"caller {number}: the call was closed: {client.closed}")
+        except ConnectFailed as problem:
+            if "status 503" not in str(problem):
+                raise
+            heard.num_refused += 1
+            await asyncio.sleep(5)
+
+
+async def _turn(
+    args: argparse.Namespace,
+    client: RealtimeClient,
+    mic: Microphone,
+    rng: random.Random,
+    questions: list[I16],
+    started: float,
+    heard: Heard,
+) -> None:
+    """Ask, then listen to the end or speak over it."""
+    mark = len(client.seen)
+    heard.num_asked += 1
+    if rng.random() >= args.interrupt:
+        reply = await converse(client, mic, rng.choice(questions), 30)
+        _note(reply, started, heard)
+        left = reply.deltas[0][0] + len(reply.audio) / 24000 - time.monotonic() if reply.deltas else 0.0
+        await asyncio.sleep(max(0.0, left))  # a person hears it out
+        return
+    _, spoken = await mic.play(rng.choice(questions))
+    if await client.wait("response.output_audio.delta", mark, 30) is None:
+        heard.num_unanswered += 1
+        return
+    _note(collect(client, mark, spoken), started, heard)
+    await asyncio.sleep(rng.uniform(0.3, 1.2))
+    if client.of("response.done", mark):
+        return
+    again = len(client.seen)
+    onset, _ = await mic.play(rng.choice(questions))
+    done = await client.wait("response.done", again, 15)
+    if done is not None and done.event["response"]["status"] == "cancelled":
+        frames = [s.at for s in client.of("response.output_audio.delta", mark) if s.at <= done.at]
+        silent = [s.at for s in client.of("output_audio_buffer.paused", again) if s.at <= done.at]
+        heard.stops.append(max(0.0, 1000 * (min([*silent, *frames[-1:]], default=onset) - onset)))
+    if await client.wait(lambda s: s.type == "response.done" and s is not done, again, 30) is None:
+        heard.num_unanswered += 1
+
+
+def _note(reply: Reply, started: float, heard: Heard) -> None:
+    if "audible" not in reply.times:
+        heard.num_unanswered += 1
+        return
+    spoken = reply.times["speech_end"]
+    heard.turns.append((spoken - started, 1000 * (reply.times["audible"] - spoken)))
+    heard.gaps.append(reply.gap_ms)
+
+
+async def _transcribe(args: argparse.Namespace, end: float) -> int:
+    """Have the file transcribed again and again until the end -> how often it was."""
+    import aiohttp
+
+    url = args.url.replace("ws", "http", 1).split("/v1/")[0] + "/v1/audio/transcriptions"
+    headers = {"Authorization": f"Bearer {args.key}"} if args.key else {}
+    done = 0
+    async with aiohttp.ClientSession() as http:
+        while time.monotonic() < end:
+            form = aiohttp.FormData({"model": "whisper-1"})
+            form.add_field("file", args.file.read_bytes(), filename=args.file.name)
+            try:
+                async with asyncio.timeout(max(0.1, end - time.monotonic())):
+                    async with http.post(url, data=form, headers=headers) as answer:
+                        done += answer.status == 200
+                        await answer.read()
+            except TimeoutError:
+                break
+    return done
+
+
+# --- the server's side ------------------------------------------------------------------------------------------------
+
+
+def _metrics(args: argparse.Namespace) -> Counts:
+    """The server's counters and gauges by name (and lane or bound), empty where it does not tell."""
+    url = args.url.replace("ws", "http", 1).split("/v1/")[0] + "/metrics"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {args.key}"} if args.key else {})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            text = reply.read().decode()
+    except OSError:
+        return {}
+    return {
+        ":".join([s.name, *(s.labels[k] for k in ("lane", "le") if k in s.labels)]): s.value
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+    }
+
+
+def _report(args: argparse.Namespace, heard: Heard, before: Counts, after: Counts, seconds: float) -> dict[str, Any]:
+    delays = [ms for _, ms in heard.turns]
+    print(f"\n{args.calls} calls for {seconds:.0f} s: {len(delays)} of {heard.num_asked} questions answered in time")
+    show("voice to voice", delays)
+    show("reply stops when spoken over", heard.stops)
+    show("gaps in reply audio", heard.gaps)
+    if heard.num_refused:
+        print(f"  {heard.num_refused} calls were refused: the server was full")
+    for problem in heard.problems[:5]:
+        print("  " + problem)
+    if heard.late_ms > 60:
+        print(f"  (this machine was busy: a microphone's frame left {heard.late_ms:.0f} ms late)")
+    figures: dict[str, Any] = {
+        "at": time.strftime("%Y-%m-%d %H:%M"), "machine": f"{platform.machine()}, {_cores()} cores", "calls": args.calls,
+        "seconds": round(seconds), "seed": args.seed, "profile": args.profile, "asked": heard.num_asked,
+        "answered": len(delays), "unanswered": heard.num_unanswered, "refused": heard.num_refused,
+        "problems": heard.problems, "mic_late_ms": round(heard.late_ms),
+    }  # fmt: skip
+    for name, values in (("v2v_ms", delays), ("stop_ms", heard.stops), ("gap_ms", heard.gaps)):
+        if values:
+            figures[name] = spread(values) | {"p99": round(sorted(values)[max(0, -(-99 * len(values) // 100) - 1)])}
+    if after:
+        figures["server"] = _server(before, after, seconds, args.calls)
+    return figures
+
+
+def _cores() -> int:
+    import os
+
+    return os.cpu_count() or 1
+
+
+def _server(before: Counts, after: Counts, seconds: float, calls: int) -> dict[str, Any]:
+    """What it cost, from the difference of two readings."""
+
+    def grew(name: str) -> float:
+        return after.get(name, 0.0) - before.get(name, 0.0)
+
+    lanes = {}
+    for key in sorted(k for k in after if k.startswith("bargein_engine_device_seconds_total:")):
+        lane = key.split(":")[1]
+        answered, late = (grew(f"bargein_engine_{what}_total:{lane}") for what in ("answered", "late"))
+        steps, job_steps = (grew(f"bargein_engine_{what}_total:{lane}") for what in ("steps", "job_steps"))
+        busy = grew(key)
+        lanes[lane] = {"busy": round(busy / seconds, 3), "answered": answered, "late": late,
+                       "batch": round(job_steps / steps, 2) if steps else 0}  # fmt: skip
+        print(f"  {lane:6} device {100 * busy / seconds:5.1f} %   late {late:.0f} of {answered:.0f}   "
+              f"jobs a step {job_steps / max(steps, 1):.2f}")  # fmt: skip
+    cpu = grew("process_cpu_seconds_total") + grew("bargein_engine_cpu_seconds_total")
+    memory = after.get("process_resident_memory_bytes", 0.0) + after.get("bargein_engine_resident_bytes", 0.0)
+    vad = _vad_p99(before, after)
+    print(f"  server: {cpu / seconds * 60 / max(calls, 1):.1f} CPU seconds a call minute, {memory / 1e6:.0f} MB, "
+          f"voice windows p99 at most {vad} ms")  # fmt: skip
+    return {"cpu_s_per_call_min": round(cpu / seconds * 60 / max(calls, 1), 2), "memory_mb": round(memory / 1e6),
+            "vad_p99_ms": vad, "lanes": lanes}  # fmt: skip
+
+
+def _vad_p99(before: Counts, after: Counts) -> float | None:
+    """The bound under which 99 of 100 windows' waits were, in ms; None: above the last bound, or no windows."""
+    name = "bargein_engine_vad_seconds_bucket:"
+    bounds = sorted(float(k[len(name) :]) for k in after if k.startswith(name))
+    counts = {b: after[f"{name}{_le(b)}"] - before.get(f"{name}{_le(b)}", 0.0) for b in bounds}
+    total = max(counts.values(), default=0.0)
+    found = next((b for b in bounds if total and counts[b] >= 0.99 * total), float("inf"))
+    return None if found == float("inf") else 1000 * found
+
+
+def _le(bound: float) -> str:
+    return "+Inf" if bound == float("inf") else str(bound)
+
+
+def plot(turns: list[tuple[float, float]], seconds: float, title: str) -> str:
+    """Every turn's delay over time as an SVG."""
+    width, height, top = 720, 240, max([1500.0, *(ms for _, ms in turns)])
+    dots = "".join(
+        f'<circle cx="{40 + (width - 50) * at / seconds:.1f}" cy="{height - 20 - (height - 40) * ms / top:.1f}" r="3"/>'
+        for at, ms in turns
+    )
+    bar = height - 20 - (height - 40) * 1500 / top
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">'
+        f'<rect width="{width}" height="{height}" fill="white"/><g fill="#2266cc" fill-opacity="0.6">{dots}</g>'
+        f'<path d="M40 {bar:.1f}H{width - 10}" stroke="#cc4444" stroke-dasharray="4"/>'
+        f'<text x="2" y="{bar:.1f}">1.5 s</text><text x="2" y="24">{top / 1000:.1f} s</text>'
+        f'<text x="40" y="{height - 4}">0 s</text><text x="{width - 50}" y="{height - 4}">{seconds:.0f} s</text>'
+        f'<text x="{width // 2 - 80}" y="14">voice to voice, {title}</text></svg>\n'
+    )

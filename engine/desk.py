@@ -1,0 +1,170 @@
+"""A desk: streams that one worker at a time may touch, their requests and their jobs. Locks are the caller's."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import protocol as p
+from .lane import Lane, Send, Steps, Stream, Together
+from .stats import NOTICED_S, Stats
+
+log = logging.getLogger("bargein.engine")
+
+# What a class's work may wait, and how soon a lane's result would be missed, in seconds.
+CLASS_DELAY_S = {"live": 0.0, "speculative": 0.25, "interactive": 0.5, "bulk": 5.0}
+# The words of an utterance come before the classifier's view of its sound, which often is not needed then.
+LANE_DELAY_S = {"turn": 0.4, "stt": 0.1, "chat": 0.1, "tts": 0.05, "embed": 0.2}
+MAX_BATCH = 16  # jobs in one call of `Lane.together`
+
+Key = tuple[int, int]  # connection, stream
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    stream: Stream
+    tag: int
+    due: float
+    steps: Steps
+    used: float = 0.0  # seconds of device time
+    cancelled: bool = False
+    wants: Together | None = None
+    noticed: float = math.inf  # when a live caller misses the first answer; inf once there was one
+
+    @property
+    def urgency(self) -> float:
+        """The smaller, the sooner."""
+        return self.due + self.used + (self.wants.spare_s if self.wants is not None else 0.0)
+
+
+@dataclass(slots=True, eq=False)
+class Desk:
+    """One stream's, or a whole lane's where its streams share."""
+
+    lane_name: str
+    lane: Lane
+    stats: Stats
+    streams: dict[Key, Stream] = field(default_factory=dict)
+    inbox: deque[tuple[Key, p.Request, Send]] = field(default_factory=deque)
+    jobs: list[Job] = field(default_factory=list)
+    busy: bool = False  # a worker is at it
+
+    @property
+    def urgency(self) -> float | None:
+        """Of the most urgent work; None where there is none. Requests come first: they are short, or become jobs."""
+        if self.inbox:
+            return -math.inf
+        return min((job.urgency for job in self.jobs if not job.stream.stalled), default=None)
+
+    # --- a worker's: nobody else is at the desk ---
+
+    def receive(self, key: Key, request: p.Request, deliver: Send) -> None:
+        """Take a request."""
+        stream = self.streams.get(key)
+        match request:
+            case p.Open():
+                self._open(key, request, deliver)
+            case p.Feed(body=body, tag=tag):
+                if stream is None:
+                    deliver(p.Failed(request.stream, tag, "no such stream"))
+                    return
+                self._start(stream, tag, body, request.due_ms)
+            case p.Cancel(tag=tag):
+                for job in self.jobs:
+                    if job.stream is stream and (tag is None or job.tag == tag):
+                        job.cancelled = True
+            case p.Credit(count=count):
+                if stream is not None:
+                    stream.acknowledge(count)
+            case p.Close():
+                if stream is not None:
+                    self._close(key, stream)
+
+    def _open(self, key: Key, request: p.Open, deliver: Send) -> None:
+        stream = Stream(request.stream, request.lane, request.params, request.cls, deliver)
+        try:
+            self.lane.open(stream)
+        except ValueError as problem:
+            deliver(p.Failed(request.stream, None, str(problem)))
+            return
+        self.streams[key] = stream
+
+    def _start(self, stream: Stream, tag: int, body: p.Body, due_ms: float) -> None:
+        try:
+            steps = self.lane.start(stream, tag, body)
+        except ValueError as problem:
+            stream.fail(tag, str(problem), "caller")
+            return
+        if steps is None:
+            return
+        due = time.monotonic() + due_ms / 1000
+        job = Job(stream, tag, due + CLASS_DELAY_S[stream.cls] + LANE_DELAY_S[stream.lane], steps)
+        if stream.cls == "live" and tag >= 0:  # what is asked ahead or for show is not missed
+            job.noticed = due + NOTICED_S.get(stream.lane, 1.0)
+        if stream.last_tag == tag:
+            stream.last_tag = None
+        self.jobs.append(job)
+
+    def _close(self, key: Key, stream: Stream) -> None:
+        with stream.lock:
+            stream.closed = True
+            stream.backlog.clear()
+        for job in self.jobs:
+            if job.stream is stream:
+                job.cancelled = True
+        self._drop_cancelled()
+        self.lane.close(stream)
+        del self.streams[key]
+
+    def _drop_cancelled(self) -> None:
+        for job in [job for job in self.jobs if job.cancelled]:
+            self.jobs.remove(job)
+            with contextlib.suppress(Exception):
+                job.steps.close()
+
+    def work(self) -> None:
+        """One step of the most urgent job whose reader keeps up, or of all jobs that wait for the same kind of work."""
+        self._drop_cancelled()
+        ready = sorted((job for job in self.jobs if not job.stream.stalled), key=lambda job: job.urgency)
+        if not ready:
+            return
+        started = time.monotonic()
+        wants = ready[0].wants
+        if wants is None:
+            self._step(ready[0], None)
+            self.stats.worked(self.lane_name, time.monotonic() - started)
+            return
+        jobs = [job for job in ready if job.wants is not None and job.wants.kind == wants.kind][:MAX_BATCH]
+        results: Sequence[Any]
+        try:
+            results = self.lane.together(wants.kind, [job.wants.item for job in jobs if job.wants is not None])
+        except Exception as problem:
+            results = [problem] * len(jobs)
+        share = (time.monotonic() - started) / len(jobs)
+        for job, result in zip(jobs, results, strict=True):
+            job.used += share
+            job.wants = None
+            self._step(job, result)
+        self.stats.worked(self.lane_name, time.monotonic() - started, len(jobs))
+
+    def _step(self, job: Job, value: Any) -> None:
+        started = time.monotonic()
+        try:
+            job.wants = job.steps.throw(value) if isinstance(value, Exception) else job.steps.send(value)
+        except StopIteration:
+            self.jobs.remove(job)
+        except Exception as problem:  # a lane's bug ends that work, never the engine
+            log.error("%s failed", self.lane_name, exc_info=problem)
+            job.stream.fail(job.tag, f"{type(problem).__name__}: {problem}")
+            self.jobs.remove(job)
+        now = time.monotonic()
+        job.used += now - started
+        if job.noticed < math.inf and job.stream.last_tag == job.tag:
+            self.stats.answered(self.lane_name, now > job.noticed)
+            job.noticed = math.inf
