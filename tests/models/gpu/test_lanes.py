@@ -34,6 +34,7 @@ from bargein.models import ge2e, hibari, minilm, smart_turn, store, whisper, whi
 from bargein.models.decoder_gpu import DeviceDecoder, Pool
 from bargein.models.tokenizer import TextCodec
 
+from .conftest import long
 from .test_decoder import GEMMA, random_model
 
 RNG = np.random.default_rng(11)
@@ -103,6 +104,7 @@ def test_hearing(ops: Ops, tmp_path: Path) -> None:
     assert got.no_speech_prob == pytest.approx(want.no_speech_prob, rel=0.05)
 
 
+@long
 def test_hearing_a_recording_with_word_times(ops: Ops, tmp_path: Path) -> None:
     model = tiny_whisper(tmp_path)
     body = p.Hear(NOISE.tobytes(), language="en", temperature=0.0, words=True, text="w1 w2 w3")
@@ -144,7 +146,7 @@ def test_voice_activity(ops: Ops) -> None:
         streams = [Stream(i, "vad", {}, "live", lambda reply: got.append(reply), credit=100) for i in range(2)]  # noqa: B023
         for i, stream in enumerate(streams):
             lane.open(stream)
-            lane.feed(stream, 0, NOISE[i * 100 : i * 100 + 1024].tobytes())
+            lane.feed(stream, 0, NOISE[i * 100 : i * 100 + 1024].tobytes(), 0.0)
         while lane.run_batch():
             pass
         heard.append([reply.body.probs for reply in got])
@@ -223,6 +225,7 @@ def test_vectors_of_texts(ops: Ops) -> None:
     np.testing.assert_allclose(vectors[1], vectors[0], atol=1e-3)
 
 
+@long
 def test_vectors_of_voices(ops: Ops) -> None:
     w = {name: weight(*shape) for name, shape in ge2e.expected_shapes().items()}
     model = ge2e.Model(w, ge2e.cpu.mel_filters(16000, 400, 40))
