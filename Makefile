@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 ARGS ?=
 
-.PHONY: setup run test lint bench clean
+.PHONY: setup setup-gpu-dev run test lint bench clean
 
 # The environment, made anew when the lock or the project file changes.
 $(VENV)/.made: requirements.lock pyproject.toml
@@ -19,10 +19,19 @@ $(VENV)/.made: requirements.lock pyproject.toml
 setup: $(VENV)/.made
 	@$(VENV)/bin/bargein models pull
 
+# Triton (286 MB, 1 GB unpacked) is for the tests of the GPU kernels and for building them; it has wheels for Linux only.
+# Where it does not install, those tests are left out.
+$(VENV)/.triton: $(VENV)/.made
+	@$(PY) -m pip install --quiet --disable-pip-version-check triton==3.9.0 || echo "bargein: no Triton here: the GPU kernels' tests are left out"
+	@touch $@
+
+setup-gpu-dev: $(VENV)/.triton
+	@$(PY) -m pip install --quiet --disable-pip-version-check "cupy-cuda12x>=14,<15"
+
 run: $(VENV)/.made
 	@$(VENV)/bin/bargein serve $(ARGS)
 
-test: setup
+test: setup $(VENV)/.triton
 	@$(PY) -m pytest $(ARGS)
 
 lint: $(VENV)/.made

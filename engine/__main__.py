@@ -14,12 +14,16 @@ from pathlib import Path
 
 from bargein.models.errors import WeightsError
 
+from .device import DeviceError
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bargein.engine")
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--stt", default="")
     parser.add_argument("--chat", default="")
+    parser.add_argument("--device", default="cpu", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--gpu-memory", default="80%", help="how much of a GPU's memory to use")
     parser.add_argument("--threads", type=int, default=0, help="threads of the device loop; 0: the cores")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
@@ -28,7 +32,7 @@ def main() -> int:
     sys.setswitchinterval(0.001)
     try:
         asyncio.run(_serve(args))
-    except WeightsError as problem:
+    except (WeightsError, DeviceError) as problem:
         print(f"bargein: {problem}", file=sys.stderr)
         return 2
     return 0
@@ -44,7 +48,9 @@ async def _serve(args: argparse.Namespace) -> None:
     from .build import build  # here: it imports the models and their compiler, which takes seconds
     from .server import Server
 
-    core, models = await asyncio.to_thread(build, stt=args.stt, chat=args.chat, threads=args.threads)
+    core, models = await asyncio.to_thread(
+        build, stt=args.stt, chat=args.chat, threads=args.threads, device=args.device, gpu_memory=args.gpu_memory
+    )
     server = Server(core, models)
     listener = await server.listen(args.socket)
     await asyncio.to_thread(core.warm)

@@ -1,15 +1,20 @@
-"""Puts an engine together: which lanes, on which models, with how many threads."""
+"""Puts an engine together: which lanes, on which models and device, with how many threads."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Any
 
 import numba
 
+from bargein.kernels import cpu
 from bargein.models import decoder, ge2e, hibari, minilm, silero, smart_turn, store, whisper, whisper_stream
+from bargein.models.decoder_gpu import DeviceDecoder, Pool
 from bargein.models.tokenizer import load_codec
 
 from .core import Core
+from .device import DeviceError, choose
 from .lane import Lane
 from .lanes.chat import ChatLane
 from .lanes.embed import EmbedLane
@@ -19,18 +24,62 @@ from .lanes.turn import TurnLane
 from .lanes.vad import VadLane
 from .models_used import chosen
 
+WORKSPACE = 1 << 30  # bytes of a GPU's budget that neither weights nor the chat cache get
 
-def build(*, stt: str = "", chat: str = "", threads: int = 0) -> tuple[Core, dict[str, str]]:
-    """Load the models and return the core (not started) with the names used. Raises WeightsError."""
+
+def build(
+    *, stt: str = "", chat: str = "", threads: int = 0, device: str = "cpu", gpu_memory: str = "80%"
+) -> tuple[Core, dict[str, str]]:
+    """Load the models and return the core (not started) with the names used. Raises WeightsError, DeviceError."""
     names = chosen(stt=stt, chat=chat)
+    choice = choose(device, gpu_memory)
+    ops: Any = cpu
+    if choice.gpu is not None:
+        from bargein.kernels.gpu.cuda import open_gpu  # CuPy is there only where a GPU was chosen
+
+        try:
+            ops = open_gpu(choice.gpu.index, choice.budget)
+        except Exception as problem:  # whatever a driver and a library that do not fit come to
+            if device != "auto":
+                raise DeviceError(f"{choice.name}: {type(problem).__name__}: {problem}") from problem
+            choice = choose("cpu")
     folders = {task: store.path(name) for task, name in names.items()}
+    return assemble(folders, ops, choice.budget, threads), names
+
+
+def assemble(folders: dict[str, Path], ops: Any = cpu, budget: int = 0, threads: int = 0) -> Core:
+    """The core of models that lie in these folders, by task. budget: bytes on the device of `ops`; 0 on the CPU."""
     speech = whisper.load(folders["stt"])
+    turn = smart_turn.load(folders["turn"])
+    voice, texts, speakers = hibari.load(folders["tts"]), minilm.load(folders["embed"]), ge2e.load(folders["voice"])
     lanes: dict[str, Lane] = {
-        "stt": SttLane(speech, whisper_stream.Options()),
-        "turn": TurnLane(smart_turn.load(folders["turn"])),
-        "chat": ChatLane(decoder.load(folders["chat"]), load_codec(folders["chat"])),
-        "tts": TtsLane(hibari.load(folders["tts"])),
-        "embed": EmbedLane(minilm.load(folders["embed"]), ge2e.load(folders["voice"])),
+        "stt": SttLane(speech._replace(w=ops.place(speech.w), q=ops.place(speech.q)), whisper_stream.Options(), ops),
+        "turn": TurnLane(turn._replace(w=ops.place(turn.w), q=ops.place(turn.q)), ops),
+        "tts": TtsLane(voice._replace(weights=ops.place(voice.weights)), ops),
+        "embed": EmbedLane(texts._replace(w=ops.place(texts.w)), speakers._replace(w=ops.place(speakers.w)), ops),
     }
-    cores = min(threads or os.cpu_count() or 1, numba.get_num_threads())
-    return Core(lanes, VadLane(silero.load(folders["vad"])), cores, numba.set_num_threads), names
+    language = decoder.load(folders["chat"])
+    # Voice activity stays on the CPU: a window takes less there than its launches would, and it has its own thread.
+    vad = VadLane(silero.load(folders["vad"]))
+    if ops is cpu:
+        lanes["chat"] = ChatLane(language, load_codec(folders["chat"]))
+        cores = min(threads or os.cpu_count() or 1, numba.get_num_threads())
+        return Core(lanes, vad, cores, numba.set_num_threads)
+    placed = decoder.Model(language.config, ops.place(language.weights._replace(sketch=None)))
+    pages = pages_for(language.config, budget - WORKSPACE - ops.num_bytes)
+    lanes["chat"] = ChatLane(placed, load_codec(folders["chat"]), DeviceDecoder(ops, Pool(language.config, ops, pages)))
+    # One worker: steps of two would only wait for each other on the device, which a thread has to choose for itself.
+    return Core(lanes, vad, 1, lambda _: ops.enter())
+
+
+def pages_for(cfg: decoder.Config, num_bytes: int) -> int:
+    """How many pages of the chat cache a number of bytes holds: at least one whole context. Raises DeviceError."""
+    least = -(-cfg.max_positions // 16)
+    pages = num_bytes // Pool.page_bytes(cfg)
+    if pages < least:
+        raise DeviceError(f"{num_bytes / 2**20:.0f} MiB are left for the chat cache; one context takes "
+                          f"{least * Pool.page_bytes(cfg) / 2**20:.0f} MiB: raise --gpu-memory")  # fmt: skip
+    return min(pages, 65536)
+
+
+__all__ = ["assemble", "build", "pages_for"]

@@ -129,8 +129,9 @@ async def running_engine(config: Config, client: EngineClient) -> AsyncIterator[
         from bargein.engine.build import build  # here: it imports the models and their compiler, which takes seconds
 
         core, models = await asyncio.to_thread(
-            build, stt=config.models.stt, chat=config.models.chat, threads=config.engine.threads
-        )
+            build, stt=config.models.stt, chat=config.models.chat, threads=config.engine.threads,
+            device=config.engine.device, gpu_memory=config.engine.gpu_memory,
+        )  # fmt: skip
         await asyncio.to_thread(core.warm)
         core.start()
         link = InprocLink(client, core, models)
@@ -150,7 +151,8 @@ async def running_engine(config: Config, client: EngineClient) -> AsyncIterator[
 
 def _engine_args(config: Config) -> list[str]:
     threads = str(config.engine.threads)
-    return ["--stt", config.models.stt, "--chat", config.models.chat, "--threads", threads]
+    where = ["--device", config.engine.device, "--gpu-memory", config.engine.gpu_memory]
+    return ["--stt", config.models.stt, "--chat", config.models.chat, "--threads", threads, *where]
 
 
 async def serve(config: Config) -> None:

@@ -53,6 +53,8 @@ def _serve_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     serve.add_argument("--tls-cert", metavar="FILE", help="https with this certificate (PEM)")
     serve.add_argument("--tls-key", metavar="FILE", help="and its key")
     serve.add_argument("--engine", choices=("process", "inproc"), help="where the models run (default process)")
+    serve.add_argument("--device", metavar="WHERE", help="auto (default), cpu, cuda or cuda:N")
+    serve.add_argument("--gpu-memory", metavar="SIZE", help="how much of a GPU's memory to use: 80%% (default), 18GiB")
     serve.add_argument("--stt", metavar="MODEL", help="speech recognition model (see `bargein models list`)")
     serve.add_argument("--chat", metavar="MODEL", help="chat model (see `bargein models list`)")
     serve.add_argument("--chat-base-url", metavar="URL", help="take replies from this OpenAI-compatible server")
@@ -149,6 +151,7 @@ def _fail(problem: object) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     from bargein.agent.definition import AgentError
+    from bargein.engine.device import DeviceError, choose
     from bargein.engine.models_used import needed
     from bargein.http_api.app import EngineExited, serve
     from bargein.http_api.config import ConfigError, load
@@ -159,7 +162,7 @@ def _serve(args: argparse.Namespace) -> int:
     named = {"server.host": args.host, "server.port": args.port, "engine.mode": args.engine, "models.stt": args.stt,
              "models.chat": args.chat, "chat.base_url": args.chat_base_url, "chat.model": args.chat_model,
              "server.tls": args.tls, "server.tls_cert": args.tls_cert, "server.tls_key": args.tls_key,
-             "log.level": args.log_level}  # fmt: skip
+             "log.level": args.log_level, "engine.device": args.device, "engine.gpu_memory": args.gpu_memory}  # fmt: skip
     flags = {k: v for k, v in named.items() if v is not None}
     if args.agent:
         flags["server.agents"] = ",".join(args.agent)
@@ -173,13 +176,15 @@ def _serve(args: argparse.Namespace) -> int:
         logging.basicConfig(level=config.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s")
         for name in ("aioice", "aiortc"):  # they tell every step of every connection
             logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+        choice = choose(config.engine.device, config.engine.gpu_memory)
+        logging.getLogger("bargein").info("models run %s", choice.why)
         for name in needed(stt=config.models.stt, chat=config.models.chat):
             if state(name) != "ready":
                 pull(name)
         import uvloop
 
         uvloop.run(serve(config))
-    except (AgentError, ConfigError, WeightsError, EngineExited) as problem:
+    except (AgentError, ConfigError, DeviceError, WeightsError, EngineExited) as problem:
         return _fail(problem)
     except OSError as problem:
         return _fail(f"cannot listen on {config.server.host}:{config.server.port}: {problem.strerror or problem}")

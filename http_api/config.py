@@ -41,6 +41,8 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: Literal["process", "inproc"] = "process"
     threads: int = 0
+    device: str = "auto"  # auto, cpu, cuda, cuda:N
+    gpu_memory: str = "80%"  # of the GPU's, or a size such as 18GiB: weights, caches and workspace
 
 
 class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -56,4 +56,5 @@ from .cpu_tts import (  # noqa: F401
     vocoder_spectrum,
 )
 from .cpu_vad import vad_step  # noqa: F401
+from .host import contiguous, empty, enter, place, product, to_device, to_host, zeros  # noqa: F401
 from .reference_ears import VadWeights, mel_filters  # noqa: F401

@@ -1,5 +1,7 @@
 """The definition of every op, in NumPy, float32. `cpu` has the same names and signatures, fast."""
 
+from .host import contiguous, empty, enter, place, product, to_device, to_host, zeros  # noqa: F401
+
 # ears: Silero VAD, Whisper, smart-turn
 from .reference_ears import (  # noqa: F401
     VadWeights,

@@ -161,7 +161,9 @@ def convert_gguf(path: Path, dst: Path) -> None:
     the file's interleaved rotary order to halves. Gemma's norms are stored with their +1 already added.
     """
     file = open_gguf(path)
-    cfg = _gguf_config(file)
+    cfg = gguf_config(file)
+    if cfg.kind not in ("llama", "gemma3"):
+        raise WeightsError(path, f"architecture {cfg.kind} has no catalogue form; it is read as it is (models/hf.py)")
     matrices: dict[str, NDArray[Any]] = {}
 
     def put(name: str, weight: NDArray[np.float32]) -> None:
@@ -198,10 +200,11 @@ def convert_gguf(path: Path, dst: Path) -> None:
     (dst / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
-def _gguf_config(file: GgufFile) -> Config:
+def gguf_config(file: GgufFile) -> Config:
+    """The hyperparameters that a GGUF file tells; WeightsError for an architecture that the decoder is not."""
     kind = field(file, "general.architecture")
-    if kind not in ("llama", "gemma3"):
-        raise WeightsError(file.path, f"architecture {kind} is not supported; llama and gemma3 are")
+    if kind not in ("llama", "qwen2", "qwen3", "gemma3"):
+        raise WeightsError(file.path, f"architecture {kind} is not supported; llama, qwen2, qwen3 and gemma3 are")
 
     def get(name: str, default: Any = None) -> Any:
         return field(file, f"{kind}.{name}", default)
@@ -221,8 +224,8 @@ def _gguf_config(file: GgufFile) -> Config:
         "context": get("context_length"),
         "tied": "output.weight" not in file.tensors,
     }
-    if kind == "llama":
-        return Config(**common)
+    if kind != "gemma3":
+        return Config(**common, qkv_bias=kind == "qwen2", qk_norm=kind == "qwen3")
     return Config(
         **common,
         activation="gelu_tanh",

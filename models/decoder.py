@@ -1,4 +1,4 @@
-"""The decoder-only language model: one graph for the Llama and Gemma 3 shapes, weights in int8.
+"""The decoder-only language model: one graph for the Llama, Qwen 2 and 3, Mistral and Gemma 3 shapes.
 
 A layer is attention and a gated feed-forward net, each behind an RMS norm (Gemma 3 puts another norm after each, and
 norms queries and keys). Rotary positions, grouped-query attention, some layers seeing only a sliding window, embedding
@@ -54,10 +54,13 @@ class Config:
     global_every: int = 0
     tied: bool = True
     max_positions: int = 8192
+    qkv_bias: bool = False  # Qwen 2
+    query_width: float = 0.0  # what scores are divided by the root of; 0: the head size
+    rope_scaling: tuple[float, ...] = ()  # of `rotary_frequencies`, for layers that see everything
 
     @property
     def attention_scale(self) -> float:
-        return float(self.head_size**-0.5)
+        return float((self.query_width or self.head_size) ** -0.5)
 
     def is_local(self, layer: int) -> bool:
         """Whether a layer sees only the sliding window: all but every `global_every`-th."""
@@ -77,6 +80,8 @@ class Layer(NamedTuple):
     gate_up: Int8Matrix
     ffn_down: Int8Matrix
     post_ffw_norm: F32 | None
+    qkv_bias: F32 | None = None
+    key_reference: F32 | None = None  # [kv_heads, head_size]: what keys are stored less, where the cache is e4m3
 
 
 class Weights(NamedTuple):
@@ -210,6 +215,8 @@ def _layer(
     local = cfg.is_local(index)
     table = w.rope_local if local else w.rope_global
     qkv = ops.norm_linear(x, layer.attn_norm, cfg.norm_eps, layer.qkv)  # [M, (heads + 2 kv_heads) * head_size]
+    if layer.qkv_bias is not None:
+        qkv = qkv + layer.qkv_bias
     q, k, v = ops.rotate_qkv(
         qkv, cfg.heads, cfg.kv_heads, table, positions, layer.q_norm, layer.k_norm, cfg.norm_eps
     )  # [M, heads, head_size], [M, kv_heads, head_size] twice

@@ -71,21 +71,21 @@ def windows(frames: F32) -> F32:
 def embed(m: Model, x: F32, ops: ModuleType = cpu) -> F32:
     """Vectors [n, 256] of unit length of windows [n, 160, 40]."""
     n = x.shape[0]
-    sequence = np.ascontiguousarray(x.transpose(1, 0, 2))  # [T, n, 40]
+    sequence = ops.to_device(np.ascontiguousarray(x.transpose(1, 0, 2)))  # [T, n, 40]
     for i in range(LAYERS):
         bias = m.w[f"lstm.bias_ih_l{i}"] + m.w[f"lstm.bias_hh_l{i}"]
         # What the inputs give is one product for all frames; only what the state gives goes frame by frame.
         given = ops.linear(sequence.reshape(len(sequence) * n, -1), m.w[f"lstm.weight_ih_l{i}"], bias)
         given = given.reshape(len(sequence), n, 4 * HIDDEN)
-        h = c = np.zeros((n, HIDDEN), np.float32)
-        sequence = np.empty((len(given), n, HIDDEN), np.float32)
+        h = c = ops.zeros((n, HIDDEN))
+        sequence = ops.empty((len(given), n, HIDDEN))
         for t, gates in enumerate(given):
             gates = gates + ops.linear(h, m.w[f"lstm.weight_hh_l{i}"])
             forget, put = _sigmoid(gates[:, HIDDEN : 2 * HIDDEN]), _sigmoid(gates[:, :HIDDEN])
             c = forget * c + put * np.tanh(gates[:, 2 * HIDDEN : 3 * HIDDEN])
             h = _sigmoid(gates[:, 3 * HIDDEN :]) * np.tanh(c)
             sequence[t] = h
-    raw = np.maximum(ops.linear(sequence[-1], m.w["linear.weight"], m.w["linear.bias"]), 0)
+    raw = np.maximum(ops.to_host(ops.linear(sequence[-1], m.w["linear.weight"], m.w["linear.bias"])), 0)
     return raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-9)
 
 

@@ -255,18 +255,11 @@ def _pad(x: F32, rows: int) -> F32:
     return np.pad(x, ((rows, rows), (0, 0)))
 
 
-def _windows(x: F32, taps: int) -> F32:
-    """Rows of `taps` neighbouring frames side by side: x [T + taps - 1, C] -> [T, taps * C]."""
-    rows, width = x.shape[0] - taps + 1, x.shape[1]
-    x = np.ascontiguousarray(x)
-    return np.lib.stride_tricks.as_strided(x, (rows, taps * width), x.strides).copy()
-
-
 def encode_text(w: Weights, stack: str, ids: NDArray[np.int64], passes: int, cfg: Config, ops: Any = cpu) -> F32:
     """Phoneme ids [L] -> encodings [L, C] of one stack ("m." or "pn."): two convolution blocks, then one pre-norm
     transformer layer applied `passes` times, and a norm."""
     t = stack + "text."
-    x = w[t + "emb.weight"][ids]
+    x = w[t + "emb.weight"][ops.to_device(ids)]
     for i in range(cfg.text_layers):
         x = _block(w, f"{t}convs.{i}.", _pad(x, 2), ops)
     a = t + "attn."
@@ -285,18 +278,19 @@ def encode_text(w: Weights, stack: str, ids: NDArray[np.int64], passes: int, cfg
 
 def durations(w: Weights, encoded: F32, speed: float, ops: Any = cpu) -> NDArray[np.int64]:
     """Prosody encodings [L, 192] -> frames of 25 ms for each phoneme [L], at least one."""
-    y = ops.bias_gelu(_windows(_pad(encoded, 1), 3) @ w["pn.dur.0.weight"], w["pn.dur.0.bias"])
-    log_frames = (y @ w["pn.dur.2.weight"] + w["pn.dur.2.bias"])[:, 0]
+    seen = ops.windows(_pad(encoded, 1), 3)
+    y = ops.bias_gelu(ops.product(seen, w["pn.dur.0.weight"]), w["pn.dur.0.bias"])
+    log_frames = ops.to_host(ops.product(y, w["pn.dur.2.weight"]) + w["pn.dur.2.bias"])[:, 0]
     frames = np.rint((np.exp(log_frames) - np.float32(1.0)) / np.float32(speed))
     return np.maximum(frames, 1).astype(np.int64)
 
 
 def prosody(w: Weights, spread: F32, cfg: Config, ops: Any = cpu) -> tuple[F32, F32]:
     """Prosody encodings spread over 25 ms frames [F, 192] -> pitch in Hz [2 F] and voicing [2 F], at 12.5 ms."""
-    x = spread @ w["pn.pro_in.weight"] + w["pn.pro_in.bias"]
+    x = ops.product(spread, w["pn.pro_in.weight"]) + w["pn.pro_in.bias"]
     for i, dilation in enumerate(cfg.prosody_dilations):
         x = _block(w, f"pn.pro.{i}.", _pad(x, 3 * dilation), ops, dilation)
-    out = x @ w["pn.pro_out.weight"] + w["pn.pro_out.bias"]  # [F, 4]: two pitches, two voicings
+    out = ops.to_host(ops.product(x, w["pn.pro_out.weight"]) + w["pn.pro_out.bias"])  # [F, 4]: two pitches, two voicings
     f0 = np.ascontiguousarray(out[:, :2]).reshape(-1) * np.float32(100.0)
     return f0, np.ascontiguousarray(out[:, 2:]).reshape(-1) * np.float32(5.0)
 
@@ -311,9 +305,9 @@ def decoder_input(encoded: F32, frames: NDArray[np.int64], f0: F32, voicing: F32
 class DecoderState:
     """The last frames each convolution of the decoder has seen, for decoding chunk by chunk."""
 
-    def __init__(self, cfg: Config) -> None:
+    def __init__(self, cfg: Config, ops: Any = cpu) -> None:
         widths = [cfg.acoustic_width + 2] + [cfg.decoder_width] * cfg.decoder_layers
-        self.seen: list[F32] = [np.zeros((3, width), np.float32) for width in widths]
+        self.seen: list[F32] = [ops.zeros((3, width)) for width in widths]
 
 
 def decode_frames(w: Weights, state: DecoderState, x: F32, last: bool, cfg: Config, ops: Any = cpu) -> F32:
@@ -322,6 +316,7 @@ def decode_frames(w: Weights, state: DecoderState, x: F32, last: bool, cfg: Conf
     T' lags the input by `lookahead_frames` in all; with `last` everything comes out (each layer then sees its zero
     padding). Chunked or whole, the rows are the same up to the order of floating-point sums.
     """
+    x = ops.to_device(x)
     for layer in range(cfg.decoder_layers + 1):
         x = np.concatenate([state.seen[layer], x])
         if last:
@@ -331,7 +326,7 @@ def decode_frames(w: Weights, state: DecoderState, x: F32, last: bool, cfg: Conf
             return np.zeros((0, w["m.head.bias"].shape[0]), np.float32)
         state.seen[layer] = x[x.shape[0] - 6 :].copy()
         if layer == 0:
-            x = _windows(x, 7) @ w["m.dec_in.weight"] + w["m.dec_in.bias"]
+            x = ops.product(ops.windows(x, 7), w["m.dec_in.weight"]) + w["m.dec_in.bias"]
         else:
             x = _block(w, f"m.dec.{layer - 1}.", x, ops)
     x = ops.row_norm(x, w["m.dec_norm.weight"], w["m.dec_norm.bias"])
@@ -354,7 +349,7 @@ class Vocoder:
         self.padded: F32 = np.pad(pulses, size // 2, mode="reflect")
         self.frames = f0.shape[0]
         self.done = 0
-        self.tail: F32 = np.zeros(size - cfg.hop, np.float32)
+        self.tail: F32 = ops.zeros(size - cfg.hop)
 
     def samples(self, head: F32, noise: C64 | None = None) -> F32:
         """The next head rows [T, 3005] -> float32 samples that no later frame can change (all, after the last row)."""
@@ -372,7 +367,7 @@ class Vocoder:
         blocks = finished.reshape(rows, cfg.hop)
         if self.done == self.frames:
             blocks = np.concatenate([blocks, self.tail.reshape(-1, cfg.hop)[:2]])
-        blocks = blocks * self._inverse_window_sum(first, blocks.shape[0])
+        blocks = ops.to_host(blocks) * self._inverse_window_sum(first, blocks.shape[0])
         return blocks[max(0, 2 - first) :].reshape(-1)  # centre padding: the first two blocks are before time zero
 
     def _inverse_window_sum(self, first: int, count: int) -> F32:
@@ -466,12 +461,12 @@ def synthesize_steps(
         encoded = encode_text(w, "pn.", ids, cfg.prosody_attention_passes, cfg, ops)
         frames = durations(w, encoded, speed, ops)
         yield None
-        acoustic = encode_text(w, "m.", ids, cfg.acoustic_attention_passes, cfg, ops)
+        acoustic = ops.to_host(encode_text(w, "m.", ids, cfg.acoustic_attention_passes, cfg, ops))
         yield None
-        f0, voicing = prosody(w, np.repeat(encoded, frames, axis=0), cfg, ops)
+        f0, voicing = prosody(w, encoded[ops.to_device(np.repeat(np.arange(len(ids)), frames))], cfg, ops)
         inputs = decoder_input(acoustic, frames, f0, voicing)
         vocoder = Vocoder(f0, seed + number, cfg, ops)
-        state = DecoderState(cfg)
+        state = DecoderState(cfg, ops)
         tail_s = pauses.tail_s if final else pauses.between_sentences_s
         trimmer = _Trimmer(int(pauses.lead_s * cfg.sample_rate), int(tail_s * cfg.sample_rate), pauses.threshold)
         spans = _word_times(ids_word, frames, 2 * cfg.hop / cfg.sample_rate)

@@ -98,7 +98,7 @@ def encode(m: Model, text: str | Sequence[int]) -> tuple[list[int], int]:
 def embed(m: Model, ids: Sequence[int], ops: ModuleType = cpu) -> F32:
     """The vector [width] of one text's token ids, of unit length."""
     c, w = m.cfg, m.w
-    x = w["embeddings.word_embeddings.weight"][np.asarray(ids, np.int64)]  # [T, D]
+    x = w["embeddings.word_embeddings.weight"][ops.to_device(ids, np.int64)]  # [T, D]
     x = x + w["embeddings.position_embeddings.weight"][: len(ids)] + w["embeddings.token_type_embeddings.weight"][0]
     x = _norm(m, "embeddings.LayerNorm", x, ops)
     scale = float((c.width // c.heads) ** -0.5)
@@ -109,7 +109,7 @@ def embed(m: Model, ids: Sequence[int], ops: ModuleType = cpu) -> F32:
         x = _norm(m, f"{p}attention.output.LayerNorm", x + _linear(m, f"{p}attention.output.dense", y, ops), ops)
         y = ops.gelu(_linear(m, f"{p}intermediate.dense", x, ops))
         x = _norm(m, f"{p}output.LayerNorm", x + _linear(m, f"{p}output.dense", y, ops), ops)
-    mean = x.mean(0)
+    mean = ops.to_host(x.mean(0))
     return mean / np.float32(max(float(np.linalg.norm(mean)), 1e-9))
 
 

@@ -88,5 +88,5 @@ def step(w: cpu.VadWeights, state: State, x: F32, ops: ModuleType = cpu) -> tupl
     session i only, bit for bit.
     """
     window = np.concatenate([state.context, x], axis=1)  # [n, 576]
-    prob, h, c = ops.vad_step(w, window, state.h, state.c)
+    prob, h, c = (ops.to_host(a) for a in ops.vad_step(w, window, state.h, state.c))
     return prob, State(h, c, window[:, -CONTEXT:])

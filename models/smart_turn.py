@@ -140,7 +140,7 @@ def classify_steps(m: Model, mel: F32, ops: ModuleType = cpu) -> Generator[None,
         return ops.layer_norm(x, w[f"{name}.weight"], w[f"{name}.bias"])
 
     def linear(x: F32, name: str) -> F32:
-        y: F32 = ops.linear_int8(np.ascontiguousarray(x), m.q[name])
+        y: F32 = ops.linear_int8(ops.contiguous(x), m.q[name])
         y += w[f"{name}.bias"]
         return y
 
@@ -160,9 +160,9 @@ def classify_steps(m: Model, mel: F32, ops: ModuleType = cpu) -> Generator[None,
     yield
     x = norm(x, "encoder.layer_norm")
     weights = ops.softmax(linear(np.tanh(linear(x, "pool_attention.0")), "pool_attention.2").T)  # [1, T / 2]
-    y = ops.gelu(norm(linear(weights @ x, "classifier.0"), "classifier.1"))
+    y = ops.gelu(norm(linear(ops.product(weights, x), "classifier.0"), "classifier.1"))
     y = linear(ops.gelu(linear(y, "classifier.4")), "classifier.6")
-    return float(ops.sigmoid(y)[0, 0])
+    return float(ops.to_host(ops.sigmoid(y))[0, 0])
 
 
 def classify(m: Model, mel: F32, ops: ModuleType = cpu) -> float:

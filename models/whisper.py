@@ -245,7 +245,7 @@ def encoder_steps(m: Model, mel: F32, ops: ModuleType = cpu) -> Generator[None, 
     x = ops.gelu(_linear(m, "encoder/conv2/linear_0", ops.windows(x, 3, 2, 1), ops))  # [T / 2, D]
     x += w["encoder/position_encodings/encodings"][: x.shape[0]]
     blocks = [slice(start, start + _ROWS) for start in range(0, x.shape[0], _ROWS)]
-    qkv, mixed = np.empty((x.shape[0], 3 * d), np.float32), np.empty_like(x)
+    qkv, mixed = ops.empty((x.shape[0], 3 * d)), ops.empty(x.shape)
     head = d // c.heads
     for i in range(c.encoder_layers):
         p = f"encoder/layer_{i}/self_attention"
@@ -307,27 +307,28 @@ def cross(m: Model, encoded: F32, ops: ModuleType = cpu) -> Cross:
     for i in range(m.cfg.decoder_layers):
         kv = _linear(m, f"decoder/layer_{i}/attention/linear_1", encoded, ops)
         kv = kv.reshape(-1, 2, m.cfg.heads, m.cfg.width // m.cfg.heads)
-        keys.append(np.ascontiguousarray(kv[:, 0].transpose(1, 0, 2)))
-        values.append(np.ascontiguousarray(kv[:, 1].transpose(1, 0, 2)))
+        keys.append(ops.contiguous(kv[:, 0].transpose(1, 0, 2)))
+        values.append(ops.contiguous(kv[:, 1].transpose(1, 0, 2)))
     return Cross(tuple(keys), tuple(values))
 
 
 # --- decoder ---------------------------------------------------------------------------------------------------------
 
 
-def init_cache(m: Model, rows: int, length: int | None = None) -> Cache:
+def init_cache(m: Model, rows: int, length: int | None = None, ops: ModuleType = cpu) -> Cache:
     """Room for `rows` hypotheses of `length` tokens (the model's 448 unless told)."""
     shape = (rows, min(length or m.cfg.text_positions, m.cfg.text_positions), m.cfg.width)
     layers = range(m.cfg.decoder_layers)
-    return Cache(tuple(np.zeros(shape, np.float32) for _ in layers), tuple(np.zeros(shape, np.float32) for _ in layers))
+    return Cache(tuple(ops.zeros(shape) for _ in layers), tuple(ops.zeros(shape) for _ in layers))
 
 
-def reorder(cache: Cache, order: I64, length: int) -> None:
+def reorder(cache: Cache, order: I64, length: int, ops: ModuleType = cpu) -> None:
     """Hypothesis i continues what was hypothesis order[i], for the first `length` positions."""
     if np.array_equal(order, np.arange(len(order))):
         return
+    where = ops.to_device(order)
     for part in (*cache.k, *cache.v):
-        part[: len(order), :length] = part[order, :length]
+        part[: len(order), :length] = part[where, :length]
 
 
 def decoder_hidden(
@@ -347,14 +348,15 @@ def decoder_hidden(
     `queries`, where given, receives each layer's cross-attention queries [M, width]: alignment is read from them.
     """
     c, d = m.cfg, m.cfg.width
-    h = m.w[_HEAD][tokens] + m.w["decoder/position_encodings/encodings"][positions]  # [M, D]
+    at = ops.to_device(rows), ops.to_device(positions)
+    h = m.w[_HEAD][ops.to_device(tokens)] + m.w["decoder/position_encodings/encodings"][at[1]]  # [M, D]
     lengths = positions + 1
     for i in range(c.decoder_layers):
         p = f"decoder/layer_{i}/self_attention"
         qkv = _linear(m, f"{p}/linear_0", _norm(m, f"{p}/layer_norm", h, ops), ops)  # [M, 3 D]
-        cache.k[i][rows, positions] = qkv[:, d : 2 * d]
-        cache.v[i][rows, positions] = qkv[:, 2 * d :]
-        q = np.ascontiguousarray(qkv[:, :d])
+        cache.k[i][at] = qkv[:, d : 2 * d]
+        cache.v[i][at] = qkv[:, 2 * d :]
+        q = ops.contiguous(qkv[:, :d])
         y = ops.attention_cached(q, cache.k[i], cache.v[i], rows, lengths, c.heads, c.scale)
         h += _linear(m, f"{p}/linear_1", y, ops)
         p = f"decoder/layer_{i}/attention"
@@ -367,7 +369,8 @@ def decoder_hidden(
 
 
 def logits(m: Model, hidden: F32, ops: ModuleType = cpu) -> F32:
-    """Scores over the vocabulary [M, vocab] from final hidden states [M, width]; the head is the embedding."""
+    """Scores over the vocabulary [M, vocab], on the host, from final hidden states [M, width]; the head is the embedding."""
     rounded = m.q.get(_HEAD)
     scores = ops.linear(hidden, m.w[_HEAD]) if rounded is None else ops.linear_int8(hidden, rounded)
-    return np.ascontiguousarray(scores)
+    result: F32 = ops.to_host(ops.contiguous(scores))
+    return result

@@ -16,6 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from bargein.kernels import cpu
+from bargein.kernels.host import on_host
 
 from . import whisper
 from .whisper import Cross, Model
@@ -49,12 +50,12 @@ def align(m: Model, x: Cross, tokens: Sequence[int], seconds: float, language: s
     block = np.array([*start, *text, s.eot], np.int64)
     positions = np.arange(len(block), dtype=np.int64)
     queries: list[F32] = []
-    cache = whisper.init_cache(m, 1, len(block))
+    cache = whisper.init_cache(m, 1, len(block), ops)
     hidden = whisper.decoder_hidden(m, x, cache, block, np.zeros_like(block), positions, ops, queries)
     frames = max(1, min(x.k[0].shape[1], round(seconds / _POSITION_S)))
     matrix = _attention(m, x, queries, len(start), frames, ops)
     at = _path(np.ascontiguousarray(-matrix)) * _POSITION_S
-    scores = ops.softmax(whisper.logits(m, hidden[len(start) - 1 : -2], ops))
+    scores = on_host(ops).softmax(whisper.logits(m, hidden[len(start) - 1 : -2], ops))
     chances = scores[np.arange(len(text)), text]
     return _words(m, text, at, chances, seconds)
 
@@ -64,8 +65,9 @@ def _attention(m: Model, x: Cross, queries: list[F32], skip: int, frames: int, o
     d = m.cfg.width // m.cfg.heads
     total: F32 | None = None
     for layer, head in m.cfg.alignment_heads:
-        q = queries[layer][:, head * d : (head + 1) * d]
-        w = ops.softmax(np.float32(m.cfg.scale) * (q @ x.k[layer][head, :frames].T))
+        q = ops.to_host(queries[layer][:, head * d : (head + 1) * d])
+        k = ops.to_host(x.k[layer][head, :frames])
+        w = on_host(ops).softmax(np.float32(m.cfg.scale) * (q @ k.T))
         w = (w - w.mean(0)) / (w.std(0) + np.float32(1e-6))
         padded = np.pad(w, ((0, 0), (_MEDIAN // 2, _MEDIAN // 2)), mode="reflect" if frames > _MEDIAN // 2 else "edge")
         w = np.median(np.lib.stride_tricks.sliding_window_view(padded, _MEDIAN, axis=1), axis=-1).astype(np.float32)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bargein.kernels import cpu
+from bargein.kernels.host import on_host
 
 from . import whisper
 from .whisper import Cross, Model
@@ -196,13 +197,13 @@ def _read_prompt(
     n = len(prompt)
     room = m.cfg.text_positions - n
     draft = draft[: min(room - 1, o.max_tokens)]
-    cache = whisper.init_cache(m, beam, n + min(o.max_tokens, room) + 1)
+    cache = whisper.init_cache(m, beam, n + min(o.max_tokens, room) + 1, ops)
     block = np.array([*prompt, *draft], np.int64)
     positions = np.arange(len(block), dtype=np.int64)
     hidden = whisper.decoder_hidden(m, x, cache, block, np.zeros_like(block), positions, ops)
     sot = prompt.index(m.special.sot)
     first = whisper.logits(m, hidden[sot : sot + 1], ops)
-    no_speech = float(ops.softmax(first)[0, m.special.no_speech])
+    no_speech = float(on_host(ops).softmax(first)[0, m.special.no_speech])
     return _Start(cache, n, hidden[n - 1 :], no_speech)
 
 
@@ -211,9 +212,9 @@ def detect_language(m: Model, x: Cross, ops: ModuleType = cpu) -> tuple[str, flo
     if not m.special.languages:
         return "en", 1.0
     zero = np.zeros(1, np.int64)
-    hidden = whisper.decoder_hidden(m, x, whisper.init_cache(m, 1, 1), zero + m.special.sot, zero, zero, ops)
+    hidden = whisper.decoder_hidden(m, x, whisper.init_cache(m, 1, 1, ops), zero + m.special.sot, zero, zero, ops)
     names, ids = zip(*m.special.languages.items(), strict=True)
-    probs = ops.softmax(whisper.logits(m, hidden, ops)[:, list(ids)])[0]
+    probs = on_host(ops).softmax(whisper.logits(m, hidden, ops)[:, list(ids)])[0]
     return str(names[int(probs.argmax())]), float(probs.max())
 
 
@@ -287,9 +288,9 @@ def _single(
         row = apply_rules(m, o, rows[n : n + 1] if n <= len(draft) else rows, [tokens])
         if temperature > 0:
             token = int(np.argmax(row[0] / temperature + rng.gumbel(size=row.shape[1])))
-            score += float(ops.log_softmax(row)[0, token])
+            score += float(on_host(ops).log_softmax(row)[0, token])
         else:
-            values, ids = ops.top_log_probs(row, 1)
+            values, ids = on_host(ops).top_log_probs(row, 1)
             token = int(ids[0, 0])
             score += float(values[0, 0])
         if token == m.special.eot or n >= limit:
@@ -327,7 +328,7 @@ def _beam(
     finished: list[tuple[float, list[int], float]] = []
     for n in range(limit + 1):
         rows = apply_rules(m, o, whisper.logits(m, hidden, ops), alive)
-        values, ids = ops.top_log_probs(rows, 2 * beam)
+        values, ids = on_host(ops).top_log_probs(rows, 2 * beam)
         totals = (values + sums[:, None]).reshape(-1)
         order = np.argsort(-totals, kind="stable")[: 2 * beam]
         candidates = [(float(totals[j]), int(j) // (2 * beam), int(ids.reshape(-1)[j])) for j in order]
@@ -346,7 +347,7 @@ def _beam(
         if len(finished) >= wanted or n == limit or not chosen:
             break
         order_rows = np.array([c[1] for c in chosen], np.int64)
-        whisper.reorder(start.cache, order_rows, length + n)
+        whisper.reorder(start.cache, order_rows, length + n, ops)
         alive = [[*alive[row], token] for _, row, token in chosen]
         sums = np.array([c[0] for c in chosen], np.float32)
         count = len(chosen)

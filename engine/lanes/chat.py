@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -33,20 +34,20 @@ def _common(have: Sequence[int], want: Sequence[int]) -> int:
 
 
 class ChatLane(Lane):
-    """`codec`: the model's tokenizer."""
+    """`codec`: the model's tokenizer; `graph`: the functions of `decoder`, or a device's methods of the same names."""
 
     shares = True  # a token of several replies is one reading of the weights; caches are copied between streams
 
-    def __init__(self, model: decoder.Model, codec: TextCodec) -> None:
-        self._model, self._codec = model, codec
+    def __init__(self, model: decoder.Model, codec: TextCodec, graph: Any = decoder) -> None:
+        self._model, self._codec, self._graph = model, codec, graph
         self._style = chat_prompts.STYLES["smollm2" if model.config.kind == "llama" else model.config.kind]
         self._judge = end_of_words.judge(model, codec, self._style.kind)
-        self._opening = decoder.new_kv(model.config, 8)  # what a prompt without instructions begins with, once warm
+        self._opening = self._graph.new_kv(model.config, 8)  # what a prompt without instructions begins with, once warm
         self._open: list[Stream] = []
-        self._writer = Writer(model, codec, self._style)
+        self._writer = Writer(model, codec, self._style, graph)
 
     def open(self, stream: Stream) -> None:
-        stream.state = decoder.new_kv(self._model.config)
+        stream.state = self._graph.new_kv(self._model.config)
         self._open.append(stream)
 
     def close(self, stream: Stream) -> None:
@@ -70,7 +71,7 @@ class ChatLane(Lane):
     def together(self, kind: str, items: Sequence[writing.Next]) -> list[decoder.F32]:
         """The next token's logits [vocab] for several replies: the weights are read once for all."""
         w, cfg = self._model.weights, self._model.config
-        ask = decoder.forward_spans if kind == writing.WHOLE else decoder.forward_top_spans
+        ask = self._graph.forward_spans if kind == writing.WHOLE else self._graph.forward_top_spans
         return list(ask(w, cfg, [(x.kv, [x.token]) for x in items]))
 
     def _finished(self, stream: Stream, tag: int, body: p.EndOfWords) -> Steps:
@@ -83,12 +84,12 @@ class ChatLane(Lane):
         kv: decoder.KV = stream.state
         score = 0.0
         if not body.text.strip():
-            decoder.extend(w, cfg, kv, ids[kv.length :])
+            self._graph.extend(w, cfg, kv, ids[kv.length :])
         elif len(ids) > num_words:  # the reply's first token comes with the same reading
-            logits = decoder.forward_two(w, cfg, kv, ids[kv.length :], num_words - 1 - kv.length)
+            logits = self._graph.forward_two(w, cfg, kv, ids[kv.length :], num_words - 1 - kv.length)
             score = end_of_words.probability(self._judge, logits)
         else:
-            score = end_of_words.probability(self._judge, decoder.forward(w, cfg, kv, ids[kv.length :]))
+            score = end_of_words.probability(self._judge, self._graph.forward(w, cfg, kv, ids[kv.length :]))
         stream.send(tag, p.TurnScore(score, 1000 * (time.monotonic() - started)))
 
     def _read(self, stream: Stream, ids: list[int]) -> Generator[None, None, int]:
@@ -102,16 +103,16 @@ class ChatLane(Lane):
         whole = next((kv for kv in caches if kv.ahead is not None and kv.tokens == ids), None)
         if whole is not None:  # read to its end, and its first token computed
             if whole is not own:
-                stream.state = decoder.copy_kv(whole, len(ids))
+                stream.state = self._graph.copy_kv(whole, len(ids))
             return len(ids)
         cached = _common(own.tokens, ids)
         other = max((self._opening, *(s.state for s in self._open)), key=lambda kv: _common(kv.tokens, ids))
         if (shared := _common(other.tokens, ids)) > cached + WORTH_COPYING:
-            own = stream.state = decoder.copy_kv(other, shared)
+            own = stream.state = self._graph.copy_kv(other, shared)
             cached = shared
-        decoder.rewind(own, cached)
+        self._graph.rewind(own, cached)
         while len(ids) - own.length > PREFILL_CHUNK:  # only the prompt's end needs the head
-            decoder.extend(self._model.weights, self._model.config, own, ids[own.length : own.length + PREFILL_CHUNK])
+            self._graph.extend(self._model.weights, self._model.config, own, ids[own.length : own.length + PREFILL_CHUNK])
             yield None
         return cached
 
@@ -133,9 +134,9 @@ class ChatLane(Lane):
         w, cfg = self._model.weights, self._model.config
         if limit == 0:
             if kv.length < len(ids):
-                decoder.extend(w, cfg, kv, ids[kv.length :])
+                self._graph.extend(w, cfg, kv, ids[kv.length :])
             return
-        logits = kv.ahead if kv.ahead is not None else decoder.forward_top(w, cfg, kv, ids[kv.length :])
+        logits = kv.ahead if kv.ahead is not None else self._graph.forward_top(w, cfg, kv, ids[kv.length :])
         yield None
         params = replace(self._style.sampling, seed=body.seed)
         if body.temperature is not None:
@@ -173,12 +174,12 @@ class ChatLane(Lane):
         return p.Generated("length", len(prompt), limit, 0)
 
     def warm(self) -> None:
-        kv = decoder.new_kv(self._model.config)
+        kv = self._graph.new_kv(self._model.config)
         for n in (PREFILL_CHUNK, 7, 1):
-            decoder.forward(self._model.weights, self._model.config, kv, [1] * n)
-            decoder.forward_top(self._model.weights, self._model.config, kv, [1] * n)
+            self._graph.forward(self._model.weights, self._model.config, kv, [1] * n)
+            self._graph.forward_top(self._model.weights, self._model.config, kv, [1] * n)
         ids = chat_prompts.render(self._codec, self._style.kind, [])
-        decoder.rewind(kv, 0)
-        decoder.prefill(self._model.weights, self._model.config, kv, ids, PREFILL_CHUNK)
+        self._graph.rewind(kv, 0)
+        self._graph.prefill(self._model.weights, self._model.config, kv, ids, PREFILL_CHUNK)
         self._opening = kv
         self._writer.warm()

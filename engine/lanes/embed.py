@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from bargein.kernels import cpu
 from bargein.models import ge2e, minilm
 
 from .. import protocol as p
@@ -15,8 +18,8 @@ VOICE_BATCH = 8  # windows of 1.6 s at once
 class EmbedLane(Lane):
     """Stateless."""
 
-    def __init__(self, texts: minilm.Model, voices: ge2e.Model) -> None:
-        self._texts, self._voices = texts, voices
+    def __init__(self, texts: minilm.Model, voices: ge2e.Model, ops: Any = cpu) -> None:
+        self._texts, self._voices, self._ops = texts, voices, ops
 
     def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         if isinstance(body, p.Embed):
@@ -29,7 +32,7 @@ class EmbedLane(Lane):
     def _embed(self, stream: Stream, tag: int, texts: list[list[int]], counts: tuple[int, ...]) -> Steps:
         rows = []
         for ids in texts:
-            rows.append(minilm.embed(self._texts, ids))
+            rows.append(minilm.embed(self._texts, ids, self._ops))
             yield None
         stream.send(tag, p.Vectors(np.stack(rows).astype("<f4").tobytes(), len(rows), counts))
 
@@ -41,7 +44,7 @@ class EmbedLane(Lane):
             yield None
             parts = []
             for at in range(0, len(windows), VOICE_BATCH):
-                parts.append(ge2e.embed(self._voices, windows[at : at + VOICE_BATCH]))
+                parts.append(ge2e.embed(self._voices, windows[at : at + VOICE_BATCH], self._ops))
                 yield None
             mean = np.concatenate(parts).mean(0)
             rows.append(mean / max(float(np.linalg.norm(mean)), 1e-9))
@@ -49,5 +52,5 @@ class EmbedLane(Lane):
         stream.send(tag, p.Vectors(data, len(rows)))
 
     def warm(self) -> None:
-        minilm.embed(self._texts, minilm.encode(self._texts, "Hello there.")[0])
-        ge2e.voice(self._voices, np.zeros(ge2e.SAMPLE_RATE, np.float32))
+        minilm.embed(self._texts, minilm.encode(self._texts, "Hello there.")[0], self._ops)
+        ge2e.voice(self._voices, np.zeros(ge2e.SAMPLE_RATE, np.float32), self._ops)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from bargein.kernels import cpu
 from bargein.models import whisper_stream, whisper_window
 
 from .. import protocol as p
@@ -32,13 +34,13 @@ def _words(t: whisper_stream.Transcript, started: float) -> p.Words:
 
 
 class SttLane(Lane):
-    def __init__(self, model: whisper_stream.Model, options: whisper_stream.Options) -> None:
-        self._model, self._options = model, options
+    def __init__(self, model: whisper_stream.Model, options: whisper_stream.Options, ops: Any = cpu) -> None:
+        self._model, self._options, self._ops = model, options, ops
 
     def open(self, stream: Stream) -> None:
         language, prompt = stream.params.get("language"), stream.params.get("prompt")
         options = whisper_stream.with_context(self._model, self._options, language, prompt)
-        stream.state = _Session(whisper_stream.StreamState(self._model, options))
+        stream.state = _Session(whisper_stream.StreamState(self._model, options, self._ops))
 
     def close(self, stream: Stream) -> None:
         stream.state = None
@@ -69,7 +71,7 @@ class SttLane(Lane):
 
     def _hear(self, stream: Stream, tag: int, body: p.Hear, ask: whisper_window.Ask) -> Steps:
         """One window of a recording; nothing of it stays with the stream."""
-        r = yield from whisper_window.window_steps(self._model, np.frombuffer(body.pcm, np.float32), ask)
+        r = yield from whisper_window.window_steps(self._model, np.frombuffer(body.pcm, np.float32), ask, self._ops)
         segments = tuple(p.HeardSegment(*s) for s in r.segments)
         words = tuple(p.TimedWord(*w) for w in r.words)
         scores = (r.avg_logprob, r.no_speech_prob, r.compression_ratio, r.temperature)
@@ -114,7 +116,7 @@ class SttLane(Lane):
 
     def warm(self) -> None:
         noise = np.random.default_rng(0).normal(0, 0.01, 16000).astype(np.float32)
-        state = whisper_stream.StreamState(self._model, self._options)
+        state = whisper_stream.StreamState(self._model, self._options, self._ops)
         state.feed(noise)
         for steps in (state.partial_steps(8000), state.final_steps(len(noise))):
             for _ in steps:

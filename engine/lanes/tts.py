@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from bargein.kernels import cpu
 from bargein.models import hibari
 
 from .. import protocol as p
@@ -15,8 +18,8 @@ MID_REPLY = hibari.Pauses()
 class TtsLane(Lane):
     """Stateless but for the voice: a phrase is synthesized by itself."""
 
-    def __init__(self, model: hibari.Model) -> None:
-        self._model = model
+    def __init__(self, model: hibari.Model, ops: Any = cpu) -> None:
+        self._model, self._ops = model, ops
 
     def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         if not isinstance(body, p.Say):
@@ -26,7 +29,8 @@ class TtsLane(Lane):
     def _say(self, stream: Stream, tag: int, body: p.Say) -> Steps:
         pieces = _Pieces(body.words)
         samples = 0
-        for chunk in hibari.synthesize_steps(self._model, " ".join(w for w in body.words if w.strip()), body.speed):
+        text = " ".join(w for w in body.words if w.strip())
+        for chunk in hibari.synthesize_steps(self._model, text, body.speed, ops=self._ops):
             if chunk is not None:
                 samples += len(chunk.audio)
                 times = pieces.take(chunk.words)
@@ -36,7 +40,7 @@ class TtsLane(Lane):
 
     def warm(self) -> None:
         for text in ("Hello there, how are you?", "It is half past nine."):
-            for _ in hibari.synthesize_steps(self._model, text):
+            for _ in hibari.synthesize_steps(self._model, text, ops=self._ops):
                 pass
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from bargein.kernels import cpu
 from bargein.kernels.cpu import VadWeights
 from bargein.models import silero
 
@@ -32,8 +34,8 @@ class _Session:
 class VadLane:
     """State per stream: the recurrent state, one row, and audio that is not a whole window yet."""
 
-    def __init__(self, weights: VadWeights) -> None:
-        self._weights = weights
+    def __init__(self, weights: VadWeights, ops: Any = cpu) -> None:
+        self._weights, self._ops = weights, ops
         self._active: dict[int, tuple[Stream, _Session]] = {}
 
     def open(self, stream: Stream) -> None:
@@ -59,7 +61,7 @@ class VadLane:
             return []
         x = np.stack([_take(s) for _, s in batch])
         state = silero.State(*(np.concatenate(parts) for parts in zip(*(s.state for _, s in batch), strict=True)))
-        prob, after = silero.step(self._weights, state, x)
+        prob, after = silero.step(self._weights, state, x, self._ops)
         power = np.mean(x * x, axis=1)
         level = 10 * np.log10(np.maximum(power, 1e-12))
         for row, (stream, session) in enumerate(batch):
@@ -72,7 +74,7 @@ class VadLane:
 
     def warm(self) -> None:
         for n in (1, 2):
-            silero.step(self._weights, silero.init_state(n), np.zeros((n, WINDOW), np.float32))
+            silero.step(self._weights, silero.init_state(n), np.zeros((n, WINDOW), np.float32), self._ops)
 
 
 def _take(s: _Session) -> F32:

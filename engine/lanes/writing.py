@@ -35,8 +35,8 @@ class Next(NamedTuple):
 class Writer:
     """What writing needs of the lane: the model, its tokenizer, its style and, once warm, its vocabulary's tree."""
 
-    def __init__(self, model: decoder.Model, codec: TextCodec, style: chat_prompts.Style) -> None:
-        self.model, self.codec, self.style = model, codec, style
+    def __init__(self, model: decoder.Model, codec: TextCodec, style: chat_prompts.Style, graph: Any = decoder) -> None:
+        self.model, self.codec, self.style, self._graph = model, codec, style, graph
         self._vocabulary: grammar.Vocabulary | None = None
         self._bytes: list[bytes] = []
 
@@ -100,11 +100,11 @@ class Writer:
         """Write after a prompt of which `kv` holds all but the last tokens; sends Tokens, returns the end."""
         params = self.sampling(body)
         whole = guide is not None or bool(body.logit_bias) or body.logprobs is not None
-        ask = decoder.forward if whole else decoder.forward_top
+        ask = self._graph.forward if whole else self._graph.forward_top
         w, cfg = self.model.weights, self.model.config
         limit = self.limit(body, len(ids))
         if kv.length >= len(ids):
-            decoder.rewind(kv, len(ids) - 1)
+            self._graph.rewind(kv, len(ids) - 1)
         logits = ask(w, cfg, kv, ids[kv.length :])
         yield None
         state = sampling.init_state(params, ids)

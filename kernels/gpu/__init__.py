@@ -1,0 +1,1 @@
+"""The ops of `reference` on an NVIDIA GPU: Triton kernels, compiled ahead of time, launched on CuPy arrays."""
