@@ -53,15 +53,16 @@ def align(m: Model, x: Cross, tokens: Sequence[int], seconds: float, language: s
     cache = whisper.init_cache(m, 1, len(block), ops)
     hidden = whisper.decoder_hidden(m, x, cache, block, np.zeros_like(block), positions, ops, queries)
     frames = max(1, min(x.k[0].shape[1], round(seconds / _POSITION_S)))
-    matrix = _attention(m, x, queries, len(start), frames, ops)
+    # A token is looked for where it is predicted: at the one before it.
+    matrix = _attention(m, x, queries, frames, ops)[len(start) - 1 : -1]
     at = _path(np.ascontiguousarray(-matrix)) * _POSITION_S
     scores = on_host(ops).softmax(whisper.logits(m, hidden[len(start) - 1 : -2], ops))
     chances = scores[np.arange(len(text)), text]
     return _words(m, text, at, chances, seconds)
 
 
-def _attention(m: Model, x: Cross, queries: list[F32], skip: int, frames: int, ops: ModuleType) -> F32:
-    """[tokens + 1, frames]: the alignment heads' weights, each normalised over the tokens, smoothed, averaged."""
+def _attention(m: Model, x: Cross, queries: list[F32], frames: int, ops: ModuleType) -> F32:
+    """[tokens, frames]: the alignment heads' weights, each normalised over the tokens, smoothed, averaged."""
     d = m.cfg.width // m.cfg.heads
     total: F32 | None = None
     for layer, head in m.cfg.alignment_heads:
@@ -73,7 +74,8 @@ def _attention(m: Model, x: Cross, queries: list[F32], skip: int, frames: int, o
         w = np.median(np.lib.stride_tricks.sliding_window_view(padded, _MEDIAN, axis=1), axis=-1).astype(np.float32)
         total = w if total is None else total + w
     assert total is not None, "a checkpoint lists at least one alignment head"
-    return (total / np.float32(len(m.cfg.alignment_heads)))[skip:]
+    mean: F32 = total / np.float32(len(m.cfg.alignment_heads))
+    return mean
 
 
 @njit(cache=True, nogil=True, fastmath=False)  # type: ignore[untyped-decorator]
