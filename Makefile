@@ -32,7 +32,7 @@ run: $(VENV)/.made
 	@$(VENV)/bin/bargein serve $(ARGS)
 
 test: setup $(VENV)/.triton
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n 2 $(ARGS)
 
 lint: $(VENV)/.made
 	@$(VENV)/bin/ruff check .

@@ -1,14 +1,42 @@
-"""One server for all tests that place calls."""
+"""One server for all tests that place calls; the others beside them, out of their way.
+
+`make test` has two workers: one places calls, which mostly wait for real time to pass, the other computes, at the lowest
+priority. `pytest` alone runs everything one after the other.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .e2e.conftest import Served, serving
 from .e2e.upstream import Upstream
+
+CALLS = ("browser", "client", "e2e", "http")  # folders whose tests share servers
+
+
+def places_calls(nodeid: str) -> bool:
+    return nodeid.split("/")[1] in CALLS
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Purposes(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "calls" if places_calls(nodeid) else "computing"
+
+    return Purposes(config, log)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ and not places_calls(item.nodeid) and os.nice(0) == 0:
+        os.nice(15)
 
 
 @pytest.fixture(scope="session")
