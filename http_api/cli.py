@@ -177,10 +177,10 @@ def _serve(args: argparse.Namespace) -> int:
         for name in ("aioice", "aiortc"):  # they tell every step of every connection
             logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
         choice = choose(config.engine.device, config.engine.gpu_memory)
-        logging.getLogger("bargein").info("models run %s", choice.why)
         for name in needed(stt=config.models.stt, chat=config.models.chat):
             if state(name) != "ready":
                 pull(name)
+        logging.getLogger("bargein").info("models run %s", choice.why)
         import uvloop
 
         uvloop.run(serve(config))

@@ -150,10 +150,10 @@ def sums(box: Box) -> dict[int, int]:
 
 
 def test_jobs_that_want_the_same_are_served_in_one_call() -> None:
-    lane, box = summing({tag: 6 for tag in range(1, 9)})
-    assert sums(box) == {tag: 42 for tag in range(1, 9)}
+    lane, box = summing({tag: 12 for tag in range(1, 9)})
+    assert sums(box) == {tag: 156 for tag in range(1, 9)}
     assert max(map(len, lane.batches)) == 8, "all eight went together"
-    assert len(lane.batches) <= 6 + 8, "but for the steps in which they came"
+    assert len(lane.batches) <= 12 + 12, "but for the steps in which they came and went"
 
 
 def test_a_batch_has_a_largest_size_and_one_kind() -> None:
