@@ -1,13 +1,13 @@
 """What the engine counts of itself: work done and done late, by lane, and how long a voice window waits.
 
-Written on the engine's threads, read by whoever reports (`server.py`, once a second); a reader may see a count that is
-a step old, never one that is wrong.
+Written on the engine's threads, read by whoever reports (`server.py`, once a second).
 """
 
 from __future__ import annotations
 
 import bisect
 import os
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,8 +34,9 @@ class Stats:
 
     lanes: dict[str, LaneStats] = field(default_factory=dict)
     vad_ms: list[int] = field(default_factory=lambda: [0] * (len(VAD_BOUNDS_MS) + 1))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def lane(self, name: str) -> LaneStats:
+    def _lane(self, name: str) -> LaneStats:
         found = self.lanes.get(name)
         if found is None:
             found = self.lanes[name] = LaneStats()
@@ -43,16 +44,18 @@ class Stats:
 
     def worked(self, lane: str, seconds: float, jobs: int = 1) -> None:
         """A step of a lane, for so many jobs."""
-        s = self.lane(lane)
-        s.seconds += seconds
-        s.steps += 1
-        s.job_steps += jobs
+        with self._lock:
+            s = self._lane(lane)
+            s.seconds += seconds
+            s.steps += 1
+            s.job_steps += jobs
 
     def answered(self, lane: str, late: bool) -> None:
         """A live request's first answer is out."""
-        s = self.lane(lane)
-        s.answered += 1
-        s.late += late
+        with self._lock:
+            s = self._lane(lane)
+            s.answered += 1
+            s.late += late
 
     def heard(self, ms: float) -> None:
         """A voice window was answered this long after its last sample came."""
