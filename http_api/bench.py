@@ -9,6 +9,10 @@ def run(what: str, argv: list[str]) -> int:
         from bargein.client import bench_call
 
         return bench_call.run(what, argv)
+    if what == "schedule":
+        from bargein.engine import simulate
+
+        return simulate.run(argv)
     if what == "load":
         from bargein.client import bench_load
 

@@ -1,0 +1,274 @@
+"""A load of calls on a virtual clock: which answers would come late, for a table of what steps cost.
+
+The order of work is the engine's own (`desk.py`, `core.py`): the most urgent desk first, a step at a time, tokens of all
+replies together, a worker a core. What callers do is drawn from a seed: they speak for 1.5 to 3.8 s, hear the reply out,
+wait a moment. So policies can be compared without hardware, and loads studied that no machine here could carry.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .core import CAN_WAIT_S
+from .desk import CLASS_DELAY_S, LANE_DELAY_S, MAX_BATCH
+from .lanes.chat import FIRST_PHRASE_TOKENS, SPOKEN_TOKEN_S
+from .stats import NOTICED_S
+
+SPEECH_S = (1.5, 3.8)
+STOP_S = 0.385  # from the last voiced sample to the announced stop
+FIRST_WINDOW_S = 0.03  # to the first silent window, when the words and the sound are looked at ahead
+PAUSES = 0.5  # such looks in the middle of a question that turn out too early, for each question
+PARTIAL_S = 0.6
+PHRASE_TOKENS = 4  # of a first phrase
+REPLY_TOKENS = (5, 17)
+PAUSE_S = 3.0  # mean
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a table says. `alone`: the share of a step's time that is left when one worker has all cores."""
+
+    workers: int
+    alone: float
+    work: dict[str, tuple[int, float]]  # name -> steps, seconds of each
+    tokens: tuple[tuple[int, float], ...]  # batch size -> seconds of a step, rising
+    beside: float  # what each call takes of a core beside the workers: voice windows, the front process, the caller itself
+
+    def token(self, batch: int) -> float:
+        """Seconds of one token for each of `batch` replies; between the table's sizes on a straight line."""
+        (a, ta), *rest = self.tokens
+        for b, tb in rest:
+            if batch <= b:
+                return ta + (tb - ta) * max(0, batch - a) / (b - a)
+            a, ta = b, tb
+        return ta * batch / a
+
+
+def load_costs(path: Path) -> Costs:
+    """Raises ValueError for what is not such a table, naming the file."""
+    try:
+        raw: dict[str, Any] = json.loads(path.read_text())
+        work = {name: (int(x["steps"]), float(x["each"]) / 1000) for name, x in raw["ms"].items()}
+        tokens = tuple(sorted((int(n), float(ms) / 1000) for n, ms in raw["token_ms"].items()))
+        missing = {"partial", "final", "turn", "judge", "read", "say"} - set(work)
+        if missing or not tokens:
+            raise ValueError(f"no costs of {', '.join(sorted(missing)) or 'tokens'}")
+        return Costs(int(raw["workers"]), float(raw["alone"]), work, tokens, float(raw["beside"]))
+    except (OSError, KeyError, TypeError, AttributeError, ValueError) as problem:
+        raise ValueError(f"{path}: not a table of costs ({problem})") from None
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A job, as the order of work sees it."""
+
+    lane: str
+    desk: Any
+    due: float
+    steps: list[float]  # seconds each; empty for tokens
+    done: Callable[[float], None]
+    tokens: int = 0  # left to write
+    wrote: int = 0
+    on_token: Callable[[float, int], None] = lambda now, n: None
+    noticed: float = math.inf
+    used: float = 0.0
+
+    @property
+    def urgency(self) -> float:
+        spare = max(0, self.wrote - FIRST_PHRASE_TOKENS) * SPOKEN_TOKEN_S if self.tokens else 0.0
+        return self.due + self.used + spare
+
+
+@dataclass(slots=True)
+class Figures:
+    """What came of it."""
+
+    delays: list[float] = field(default_factory=list)  # voice to voice, s
+    answered: dict[str, int] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
+    busy: float = 0.0  # share of the workers' time
+
+    @property
+    def missed(self) -> float:
+        """Share of all answers that came late."""
+        return sum(self.late.values()) / max(1, sum(self.answered.values()))
+
+
+class Simulation:
+    """`run` returns the figures of `calls` callers over `seconds`."""
+
+    def __init__(self, costs: Costs, calls: int, seconds: float, seed: int = 1) -> None:
+        self._costs, self._calls, self._seconds = costs, calls, seconds
+        self._rng = random.Random(seed)
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._order = itertools.count()
+        self._jobs: list[Work] = []
+        self._serving: dict[int, tuple[Any, float]] = {}  # worker -> desk, urgency
+        self.figures = Figures()
+        self._slow = 1.0 / max(0.05, 1.0 - costs.beside * calls / costs.workers)
+
+    def run(self) -> Figures:
+        for n in range(self._calls):
+            self._at(self._rng.uniform(0, 6), partial(self._speak, call=n))
+        while self._events and self._events[0][0] < self._seconds:
+            now, _, act = heapq.heappop(self._events)
+            act(now)
+            self._assign(now)
+        self.figures.busy /= self._seconds * self._costs.workers
+        return self.figures
+
+    def _at(self, when: float, act: Callable[[float], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._order), act))
+
+    # --- callers ---
+
+    def _speak(self, now: float, call: int) -> None:
+        """A question, from its first sample."""
+        end = now + self._rng.uniform(*SPEECH_S)
+        took = 0.0
+
+        def show(at: float) -> None:
+            if at >= end:
+                return
+
+            def shown(then: float) -> None:
+                nonlocal took
+                took = then - at
+                self._at(max(then, at + min(max(PARTIAL_S, 3 * took), 3.0)), show)
+
+            self._add("stt", ("stt", call), at + 0.8, "partial", shown)
+
+        self._at(now + PARTIAL_S, show)
+        self._add("chat", "chat", now, "read", lambda at: None)  # the turns before
+        if self._rng.random() < PAUSES:
+            self._at(self._rng.uniform(now + 0.5, end), partial(self._look, call=call, judged=lambda at: None))
+        self._at(end + FIRST_WINDOW_S, partial(self._heard, call=call, end=end))
+
+    def _heard(self, now: float, call: int, end: float) -> None:
+        """The question is over; so is the turn when its words have been judged and the stop has been announced."""
+
+        def judged(at: float) -> None:
+            self._at(max(at, end + STOP_S), partial(self._reply, call=call, end=end))
+
+        self._look(now, call, judged)
+
+    def _look(self, now: float, call: int, judged: Callable[[float], None]) -> None:
+        """The first silent window: words and sound are looked at ahead, then the words are judged."""
+        self._add("turn", ("turn", call), now, "turn", lambda at: None)
+        self._add("stt", ("stt", call), now, "final", lambda at: self._add("chat", "chat", at, "judge", judged))
+
+    def _reply(self, now: float, call: int, end: float) -> None:
+        """The turn is over: the reply is written and its first phrase said."""
+        count = self._rng.randint(*REPLY_TOKENS)
+        first = min(PHRASE_TOKENS, count)
+
+        def said(at: float) -> None:
+            self.figures.delays.append(at - end)
+            self._at(at + count * SPOKEN_TOKEN_S + self._rng.expovariate(1 / PAUSE_S), lambda t: self._speak(t, call))
+
+        def token(at: float, n: int) -> None:
+            if n == 1:
+                self._answered("chat", at, now + NOTICED_S["chat"])
+            if n == first:
+                self._add("tts", ("tts", call), at, "say", said, answers=True)
+
+        def read(at: float) -> None:
+            delay = CLASS_DELAY_S["live"] + LANE_DELAY_S["chat"]
+            self._jobs.append(Work("chat", "chat", now + delay, [], lambda t: None, count, 0, token))
+
+        self._add("chat", "chat", now, "read", read)
+
+    def _add(self, lane: str, desk: Any, due: float, name: str, done: Callable[[float], None], answers: bool = False) -> None:
+        steps, each = self._costs.work[name]
+        noticed = due + NOTICED_S[lane] if answers else math.inf
+        due += CLASS_DELAY_S["live"] + LANE_DELAY_S[lane]
+        self._jobs.append(Work(lane, desk, due, [each] * steps, done, noticed=noticed))
+
+    def _answered(self, lane: str, now: float, noticed: float) -> None:
+        self.figures.answered[lane] = self.figures.answered.get(lane, 0) + 1
+        self.figures.late[lane] = self.figures.late.get(lane, 0) + (now > noticed)
+
+    # --- workers ---
+
+    def _assign(self, now: float) -> None:
+        """Give every free worker a step, as `Core` does."""
+        for worker in range(self._costs.workers):
+            if worker in self._serving:
+                continue
+            busy = {desk for desk, _ in self._serving.values()}
+            waiting = [job for job in self._jobs if job.desk not in busy]
+            if not waiting:
+                return
+            job = min(waiting, key=lambda x: x.urgency)
+            if len({x.desk for x in waiting}) == 1 and self._serving:
+                served = min(urgency for _, urgency in self._serving.values())
+                if job.urgency > now and job.urgency - served > CAN_WAIT_S:
+                    self._at(job.urgency, lambda at: None)
+                    return
+            batch = [job]
+            if job.tokens:
+                batch = sorted((x for x in waiting if x.tokens), key=lambda x: x.urgency)[:MAX_BATCH]
+                cost = self._costs.token(len(batch))
+            else:
+                cost = job.steps.pop()
+            if not self._serving and len({x.desk for x in waiting}) == 1:
+                cost *= self._costs.alone
+            cost *= self._slow
+            self.figures.busy += cost
+            self._serving[worker] = (job.desk, job.urgency)
+            self._at(now + cost, partial(self._finish, worker=worker, batch=batch, cost=cost))
+
+    def _finish(self, now: float, worker: int, batch: list[Work], cost: float) -> None:
+        del self._serving[worker]
+        for job in batch:
+            job.used += cost / len(batch)
+            if job.tokens:
+                job.tokens -= 1
+                job.wrote += 1
+                job.on_token(now, job.wrote)
+            if not job.tokens and not job.steps:
+                self._jobs.remove(job)
+                if job.noticed < math.inf:
+                    self._answered(job.lane, now, job.noticed)
+                job.done(now)
+
+
+def quantile(values: list[float], q: float) -> float:
+    """Nearest rank; NaN of nothing."""
+    return sorted(values)[max(0, math.ceil(q * len(values)) - 1)] if values else math.nan
+
+
+def run(argv: list[str]) -> int:
+    """`bargein bench schedule`; returns the exit status."""
+    import argparse
+
+    p = argparse.ArgumentParser(prog="bargein bench schedule", description=(__doc__ or "").split("\n")[0])
+    p.add_argument(
+        "--costs", type=Path, default=Path("bench/costs_two_cores.json"), help="what steps cost (default %(default)s)"
+    )
+    p.add_argument("--calls", default="1,2,4,6,8", help="loads to try (default %(default)s)")
+    p.add_argument("--seconds", type=float, default=600)
+    p.add_argument("--seed", type=int, default=1)
+    args = p.parse_args(argv)
+    try:
+        costs = load_costs(args.costs)
+        loads = [int(n) for n in args.calls.split(",")]
+    except ValueError as problem:
+        print(f"bargein: {problem}")
+        return 2
+    print(f"{'calls':>6} {'busy':>6} {'voice to voice: median':>23} {'p95':>7} {'late answers':>13}")
+    for calls in loads:
+        f = Simulation(costs, calls, args.seconds, args.seed).run()
+        median, p95 = (1000 * quantile(f.delays, q) for q in (0.5, 0.95))
+        by_lane = ", ".join(f"{lane} {f.late[lane]} of {n}" for lane, n in sorted(f.answered.items()))
+        print(f"{calls:6} {100 * f.busy:5.0f}% {median:20.0f} ms {p95:4.0f} ms {100 * f.missed:11.1f} %   ({by_lane})")
+    return 0
