@@ -36,7 +36,7 @@ class Call:
             created = await call.wait("session.created", 0, 10)
             assert created is not None
             self.session_id = created.event["session"]["id"]
-            await call.update(profile="fast")
+            await call.update(profile="fast", eou={"inference_timeout_ms": 5000})  # however busy the machine is
             mic = Microphone(call)
             await converse(call, mic, read_wav(DATA / "questions" / "bees.wav"), 40)
             self.answered.set()
