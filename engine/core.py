@@ -160,7 +160,7 @@ class Core:
                 alone = self._next() is None and not any(d.busy for d in self._open if d is not desk)
             if requests:  # then see what is most urgent now
                 for key, request, deliver in requests:
-                    desk.receive(key, request, deliver)
+                    self._receive(desk, key, request, deliver)
             else:
                 self._use_threads(self._cores if alone else 1)
                 desk.work()
@@ -170,6 +170,14 @@ class Core:
                     self._wake.notify()  # this worker may go elsewhere
                 elif not desk.streams and not desk.inbox:
                     self._open.pop(desk, None)
+
+    def _receive(self, desk: Desk, key: Key, request: p.Request, deliver: Send) -> None:
+        try:
+            desk.receive(key, request, deliver)
+        except Exception as problem:  # a lane's bug ends that request, never the worker
+            log.exception("%s failed", desk.lane_name)
+            tag = request.tag if isinstance(request, p.Feed) else None
+            deliver(p.Failed(request.stream, tag, f"{type(problem).__name__}: {problem}"))
 
     def _next(self) -> Desk | None:
         """The desk with the most urgent work, None where nobody is needed, or not before `_patience` is over."""

@@ -37,6 +37,8 @@ class CountingLane(Lane):
         assert isinstance(body, p.Transcribe)
         if body.num_samples < 0:
             raise ValueError("negative")
+        if body.num_samples == 777:
+            raise KeyError("a bug")
         return self._steps(stream, tag, body.num_samples)
 
     def _steps(self, stream: Stream, tag: int, n: int) -> Steps:
@@ -273,6 +275,17 @@ def test_a_failing_step_ends_its_tag_only(core: Core, lane: CountingLane) -> Non
     box.wait(1, 2)
     failed = [r for r in box.replies if isinstance(r, p.Failed)]
     assert [(f.tag, f.message) for f in failed] == [(1, "RuntimeError: boom")]
+
+
+def test_a_request_that_a_lane_chokes_on_fails_and_the_worker_lives(core: Core, lane: CountingLane) -> None:
+    box = Box()
+    opened(core, box, "stt")
+    lane.gate.set()
+    feed(core, box, 1, 1, 777)
+    feed(core, box, 1, 2, 3)
+    box.wait(1, 2)
+    failed = [r for r in box.replies if isinstance(r, p.Failed)]
+    assert [(f.tag, f.message) for f in failed] == [(1, "KeyError: 'a bug'")]
 
 
 def test_refusals_name_the_problem(core: Core, lane: CountingLane) -> None:
