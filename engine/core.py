@@ -2,9 +2,9 @@
 
 A lane turns a request into a *job*: a generator whose every step is one bounded piece of work. A worker takes the desk
 with the most urgent job: due first, where every second of work already spent on a job puts it back by a second, so a
-long job never holds back a short one for more than a step and none starves. A desk is one stream, or a lane whose
-streams share something; there a job may also yield a `Together`: work that the lane does in one call for all jobs that
-wait for the same, as a token for each of eight replies.
+long job never holds back a short one for more than a step; between classes of work see shares.py. A desk is one stream,
+or a lane whose streams share something; there a job may also yield a `Together`: work that the lane does in one call for
+all jobs that wait for the same, as a token for each of eight replies.
 
 There is a worker for each core. One that is alone uses all cores for its step; beside another each stays on its own,
 which gets more done: two encoders side by side take hardly longer than one, and one on two cores four fifths of that.
@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from . import protocol as p
 from .desk import Desk, Key
 from .lane import Lane, Send, Stream
+from .shares import Shares
 from .stats import Stats
 from .vad_thread import BatchLane, VadThread
 
@@ -48,9 +49,10 @@ class Core:
         self._lanes = dict(lanes)
         self._vad = vad
         self.stats = Stats()
+        self._shares = Shares()
         self._cores, self._use_threads = cores, use_threads
         self._desks: dict[Key, Desk] = {}  # where a stream is served
-        self._shared = {name: Desk(name, lane, self.stats) for name, lane in lanes.items() if lane.shares}
+        self._shared = {name: Desk(name, lane, self.stats, self._shares) for name, lane in lanes.items() if lane.shares}
         self._open: dict[Desk, None] = {}  # desks with anything on them, once each
         self._voices: dict[Key, Stream] = {}  # the streams of the VAD thread
         self._wake = threading.Condition()
@@ -93,7 +95,7 @@ class Core:
                 return
             desk = self._desks.get(key)
             if isinstance(request, p.Open) and desk is None and (lane := self._lanes.get(request.lane)) is not None:
-                desk = self._shared.get(request.lane) or Desk(request.lane, lane, self.stats)
+                desk = self._shared.get(request.lane) or Desk(request.lane, lane, self.stats, self._shares)
                 self._desks[key] = desk
             elif isinstance(request, p.Open):
                 problem = f"cannot open stream {request.stream} on {request.lane}"
@@ -154,7 +156,7 @@ class Core:
                     self._wake.wait(self._patience)
                 if self._stopping or desk is None:
                     return
-                desk.busy, desk.serving = True, min((job.urgency for job in desk.jobs), default=math.inf)
+                desk.busy, desk.serving = True, desk.wanted_at()
                 requests = list(desk.inbox)
                 desk.inbox.clear()
                 alone = self._next() is None and not any(d.busy for d in self._open if d is not desk)
@@ -166,7 +168,7 @@ class Core:
                 desk.work()
             with self._wake:
                 desk.busy = False
-                if desk.urgency is not None:
+                if desk.urgency(time.monotonic()) is not None:
                     self._wake.notify()  # this worker may go elsewhere
                 elif not desk.streams and not desk.inbox:
                     self._open.pop(desk, None)
@@ -181,13 +183,13 @@ class Core:
 
     def _next(self) -> Desk | None:
         """The desk with the most urgent work, None where nobody is needed, or not before `_patience` is over."""
-        self._patience = None
-        waiting = [(u, d) for d in self._open if not d.busy and (u := d.urgency) is not None]
-        urgency, desk = min(waiting, key=lambda pair: pair[0], default=(0.0, None))
-        if len(waiting) == 1:
+        self._patience, now = None, time.monotonic()
+        waiting = [(u, d) for d in self._open if not d.busy and (u := d.urgency(now)) is not None]
+        _, desk = min(waiting, key=lambda pair: pair[0], default=(0.0, None))
+        if len(waiting) == 1 and desk is not None and not desk.inbox:
             served = min((d.serving for d in self._open if d.busy), default=math.inf)
-            slack = urgency - time.monotonic()
-            if slack > 0 and urgency - served > CAN_WAIT_S:
-                self._patience = slack
+            wanted = desk.wanted_at()
+            if wanted > now and wanted - served > CAN_WAIT_S:
+                self._patience = wanted - now
                 return None
         return desk

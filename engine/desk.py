@@ -13,15 +13,16 @@ from typing import Any
 
 from . import protocol as p
 from .lane import Lane, Send, Steps, Stream, Together
+from .shares import CLASS_DELAY_S, Shares
 from .stats import NOTICED_S, Stats
 
 log = logging.getLogger("bargein.engine")
 
-# What a class's work may wait, and how soon a lane's result would be missed, in seconds.
-CLASS_DELAY_S = {"live": 0.0, "speculative": 0.25, "interactive": 0.5, "bulk": 5.0}
+# How soon a lane's result would be missed, in seconds.
 # The words of an utterance come before the classifier's view of its sound, which often is not needed then.
 LANE_DELAY_S = {"turn": 0.4, "stt": 0.1, "chat": 0.1, "tts": 0.05, "embed": 0.2}
-MAX_BATCH = 16  # jobs in one call of `Lane.together`
+MAX_BATCH = 16  # jobs in one call of `Lane.together`,
+LIVE_BATCH = 6  # but only so many of any other class where a call waits for its result
 
 Key = tuple[int, int]  # connection, stream
 
@@ -38,8 +39,8 @@ class Job:
     noticed: float = math.inf  # when a live caller misses the first answer; inf once there was one
 
     @property
-    def urgency(self) -> float:
-        """The smaller, the sooner."""
+    def own(self) -> float:
+        """When it wants to be done, by itself."""
         return self.due + self.used + (self.wants.spare_s if self.wants is not None else 0.0)
 
 
@@ -50,18 +51,25 @@ class Desk:
     lane_name: str
     lane: Lane
     stats: Stats
+    shares: Shares
     streams: dict[Key, Stream] = field(default_factory=dict)
     inbox: deque[tuple[Key, p.Request, Send]] = field(default_factory=deque)
     jobs: list[Job] = field(default_factory=list)
     busy: bool = False  # a worker is at it,
     serving: float = math.inf  # and this urgent was the work when it came
 
-    @property
-    def urgency(self) -> float | None:
+    def urgency(self, now: float) -> float | None:
         """Of the most urgent work; None where there is none. Requests come first: they are short, or become jobs."""
         if self.inbox:
             return -math.inf
-        return min((job.urgency for job in self.jobs if not job.stream.stalled), default=None)
+        return min((self._urgency(job, now) for job in self.jobs if not job.stream.stalled), default=None)
+
+    def wanted_at(self) -> float:
+        """When the first of its jobs wants to be done; inf without any."""
+        return min((job.own for job in self.jobs if not job.stream.stalled), default=math.inf)
+
+    def _urgency(self, job: Job, now: float) -> float:
+        return self.shares.urgency(job.stream.cls, job.own, now)
 
     # --- a worker's: nobody else is at the desk ---
 
@@ -111,6 +119,11 @@ class Desk:
         if stream.last_tag == tag:
             stream.last_tag = None
         self.jobs.append(job)
+        self.shares.came(stream.cls)
+
+    def _end(self, job: Job) -> None:
+        self.jobs.remove(job)
+        self.shares.went(job.stream.cls)
 
     def _close(self, key: Key, stream: Stream) -> None:
         with stream.lock:
@@ -125,47 +138,58 @@ class Desk:
 
     def _drop_cancelled(self) -> None:
         for job in [job for job in self.jobs if job.cancelled]:
-            self.jobs.remove(job)
+            self._end(job)
             with contextlib.suppress(Exception):
                 job.steps.close()
 
     def work(self) -> None:
         """One step of the most urgent job whose reader keeps up, or of all jobs that wait for the same kind of work."""
         self._drop_cancelled()
-        ready = sorted((job for job in self.jobs if not job.stream.stalled), key=lambda job: job.urgency)
+        now = time.monotonic()
+        ready = sorted((job for job in self.jobs if not job.stream.stalled), key=lambda job: self._urgency(job, now))
         if not ready:
             return
-        started = time.monotonic()
         wants = ready[0].wants
         if wants is None:
             self._step(ready[0], None)
-            self.stats.worked(self.lane_name, time.monotonic() - started)
+            self.stats.worked(self.lane_name, time.monotonic() - now)
             return
-        jobs = [job for job in ready if job.wants is not None and job.wants.kind == wants.kind][:MAX_BATCH]
+        jobs = _company([job for job in ready if job.wants is not None and job.wants.kind == wants.kind])
         results: Sequence[Any]
         try:
             results = self.lane.together(wants.kind, [job.wants.item for job in jobs if job.wants is not None])
         except Exception as problem:
             results = [problem] * len(jobs)
-        share = (time.monotonic() - started) / len(jobs)
+        share = (time.monotonic() - now) / len(jobs)
         for job, result in zip(jobs, results, strict=True):
             job.used += share
+            self.shares.worked(job.stream.cls, share)
             job.wants = None
             self._step(job, result)
-        self.stats.worked(self.lane_name, time.monotonic() - started, len(jobs))
+        self.stats.worked(self.lane_name, time.monotonic() - now, len(jobs))
 
     def _step(self, job: Job, value: Any) -> None:
         started = time.monotonic()
         try:
             job.wants = job.steps.throw(value) if isinstance(value, Exception) else job.steps.send(value)
         except StopIteration:
-            self.jobs.remove(job)
+            self._end(job)
         except Exception as problem:  # a lane's bug ends that work, never the engine
             log.error("%s failed", self.lane_name, exc_info=problem)
             job.stream.fail(job.tag, f"{type(problem).__name__}: {problem}")
-            self.jobs.remove(job)
+            self._end(job)
         now = time.monotonic()
         job.used += now - started
+        self.shares.worked(job.stream.cls, now - started)
         if job.noticed < math.inf and job.stream.last_tag == job.tag:
             self.stats.answered(self.lane_name, now > job.noticed)
             job.noticed = math.inf
+
+
+def _company(jobs: list[Job]) -> list[Job]:
+    """Those of them, most urgent first, that share a step: every row makes it longer, and a call waits for the whole."""
+    if jobs[0].stream.cls != "live":
+        return jobs[:MAX_BATCH]
+    calls = [job for job in jobs if job.stream.cls == "live"][:MAX_BATCH]
+    others = [job for job in jobs if job.stream.cls != "live"]
+    return calls + others[: max(0, min(LIVE_BATCH, MAX_BATCH - len(calls)))]

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from .core import CAN_WAIT_S
-from .desk import CLASS_DELAY_S, LANE_DELAY_S, MAX_BATCH
+from .desk import LANE_DELAY_S, MAX_BATCH
 from .lanes.chat import FIRST_PHRASE_TOKENS, SPOKEN_TOKEN_S
+from .shares import CLASS_DELAY_S
 from .stats import NOTICED_S
 
 SPEECH_S = (1.5, 3.8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -23,7 +24,7 @@ class BatchLane(Protocol):
     def warm(self) -> None: ...
 
     def feed(self, stream: Stream, tag: int, pcm: bytes, at: float) -> None:
-        """Queue audio that came at this time."""
+        """Queue audio that came at this time; nan where nobody listens as it comes."""
 
     def run_batch(self) -> list[float]:
         """One step over every stream that has a whole window -> when the last sample of each had come."""
@@ -60,28 +61,33 @@ class VadThread:
             self._wake.notify()
 
     def _run(self) -> None:
+        more = False
         while True:
             with self._wake:
-                while not self._queue and not self._stopping:
+                while not self._queue and not more and not self._stopping:
                     self._wake.wait()
                 if self._stopping:
                     return
                 batch = list(self._queue)
                 self._queue.clear()
-            for stream, tag, pcm, at in batch:
-                if pcm is None:
-                    self.lane.close(stream)
-                else:
-                    self.lane.feed(stream, tag, pcm, at)
-            try:
-                started = time.monotonic()
-                while came := self.lane.run_batch():
-                    now = time.monotonic()
-                    self._stats.worked("vad", now - started, len(came))
-                    for at in came:
-                        self._stats.heard(1000 * (now - at))
-                    started = now
+            started = time.monotonic()
+            try:  # a window of each, then see who else has one: a recording's do not hold back a call's
+                for stream, tag, pcm, at in batch:
+                    if pcm is None:
+                        self.lane.close(stream)
+                    else:
+                        self.lane.feed(stream, tag, pcm, at if stream.cls == "live" else math.nan)
+                came = self.lane.run_batch()
             except Exception as problem:
                 log.exception("vad failed")
                 for stream, _, _, _ in batch:
                     stream.fail(None, f"{type(problem).__name__}: {problem}")
+                more = False
+                continue
+            more = bool(came)
+            now = time.monotonic()
+            if came:
+                self._stats.worked("vad", now - started, len(came))
+            for at in came:
+                if not math.isnan(at):
+                    self._stats.heard(1000 * (now - at))

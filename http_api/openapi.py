@@ -118,7 +118,7 @@ ROUTES: dict[tuple[str, str], tuple[str, str | None, Schema, tuple[str, ...], tu
 ERRORS = {
     "400": "The request cannot be honoured; `param` names the field", "401": "The API key is missing or wrong",
     "403": "This origin is not allowed", "404": "There is no such model or response", "408": "Not done in time",
-    "413": "The body or the upload is too large", "429": "Over the key's limits", "503": "Starting or shutting down",
+    "413": "The body or the upload is too large", "429": "Over the key's limits", "503": "Starting, shutting down, or too busy",
 }  # fmt: skip
 MAYBE: Schema = {"type": ["string", "null"]}
 ERROR: Schema = {

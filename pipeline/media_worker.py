@@ -1,15 +1,20 @@
-"""A process of its own that decodes one media file, so that a hostile one can take down nothing but this.
+"""A process of its own that decodes media files, each in a child, so that a hostile one can take down nothing but that.
 
-`python -m bargein.pipeline.media_worker` waits for one JSON line on stdin: {"path", "max_s"}. It answers on stdout in
-frames of a 4-byte little-endian length: 16 kHz float32 mono, then an empty frame and one JSON line, {} or {"error"}.
-It has little memory, no files to write, and FFmpeg may open nothing but the file.
+`python -m bargein.pipeline.media_worker` has a Unix socket (SOCK_SEQPACKET) as its stdin. Each message is JSON, {"path",
+"max_s"}, with one end of a stream socket; a child answers there: its process id (4 bytes, little-endian), and, when it has
+been sent a byte, frames of a 4-byte length: 16 kHz float32 mono, then an empty frame and one JSON line, {} or {"error"}.
+A child has little memory, no files to write, and FFmpeg may open nothing but the file. It ends with its parent.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
 import resource
+import signal
+import socket
 import struct
 import sys
 from typing import Any, BinaryIO
@@ -17,6 +22,8 @@ from typing import Any, BinaryIO
 RATE = 16000
 BLOCK = RATE  # samples of a frame: a second
 MEMORY = 2 * 2**30
+NICE = 10  # calls come first
+PR_SET_PDEATHSIG = 1
 CPU_S = 3600
 MIN_RATE, MAX_RATE, MAX_CHANNELS = 4000, 192000, 8
 # A second of speech is never this small; a file that says otherwise is made to unpack without end.
@@ -32,20 +39,40 @@ class Refused(Exception):
 
 
 def main() -> int:
-    import av  # before the request: the import is most of the start
+    import av  # before the requests: the imports are most of the work
     import numpy  # noqa: F401  used by av's frames
 
+    os.nice(NICE)
+    av.logging.set_level(None)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are not waited for
+    libc = ctypes.CDLL(None)
+    control = socket.socket(fileno=os.dup(0))
+    while True:
+        message, fds, _, _ = socket.recv_fds(control, 65536, 1)
+        if not message:
+            return 0  # the server has gone
+        if os.fork() == 0:
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            control.close()
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            with contextlib.suppress(OSError), socket.socket(fileno=fds[0]) as answer:
+                _answer(json.loads(message), answer)
+            os._exit(0)
+        for fd in fds:
+            os.close(fd)
+
+
+def _answer(ask: dict[str, Any], answer: socket.socket) -> None:
+    """The whole of a child's life. OSError where nobody listens."""
+    answer.sendall(struct.pack("<I", os.getpid()))
+    if not answer.recv(1):
+        return
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
-    av.logging.set_level(None)
-    line = sys.stdin.readline()
-    if not line:
-        return 0  # the server has gone
-    ask = json.loads(line)
-    out = sys.stdout.buffer
+    out = answer.makefile("wb")
     end: dict[str, Any] = {}
     try:
         with open(ask["path"], "rb") as file:
@@ -53,14 +80,13 @@ def main() -> int:
     except Refused as problem:
         end = {"error": str(problem)}
     except BrokenPipeError:
-        return 0
+        return
     except MemoryError:
         end = {"error": "decoding takes too much memory"}
     except Exception as problem:  # whatever a decoder does with a bad file
         end = {"error": NOTES.get(type(problem).__name__, f"cannot be decoded ({type(problem).__name__})")}
     out.write(struct.pack("<I", 0) + json.dumps(end).encode() + b"\n")
     out.flush()
-    return 0
 
 
 def decode(file: BinaryIO, max_s: float, out: BinaryIO) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from bargein.pipeline.media import Media, NotAudio
+from bargein.pipeline.media import DecoderGone, Media, NotAudio
 
 from ..errors import ApiError, bad
 from ..services import SERVICES
@@ -133,9 +133,11 @@ async def sound(request: web.Request, file: Path) -> AsyncIterator[F32]:
 
 
 async def decoded(media: Media, file: Path, max_s: float, param: str = "file") -> AsyncIterator[F32]:
-    """A file as 16 kHz sound. ApiError 400 where it cannot be decoded."""
+    """A file as 16 kHz sound. ApiError 400 where it cannot be decoded, 503 where there is no time to."""
     try:
         async for piece in media.decode(file, max_s):
             yield piece
     except NotAudio as problem:
         raise bad(param, f"the audio {problem}", "invalid_audio") from None
+    except DecoderGone as problem:
+        raise ApiError(503, str(problem), None, "server_busy", **{"Retry-After": "5"}) from None

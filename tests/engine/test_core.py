@@ -241,6 +241,22 @@ def test_what_has_waited_until_it_is_due_is_done_beside_the_rest() -> None:
     assert not [r for r in box.replies if isinstance(r, p.Failed)]
 
 
+def test_calls_pass_a_flood_of_requests_however_old_it_is() -> None:
+    lane, box = CountingLane(), Box()
+    core = Core({"stt": lane}, None, 1)
+    core.start()
+    for number in range(1, 22):
+        core.submit(1, p.Open(number, "stt", {}, "live" if number == 21 else "interactive"), box)
+    for number in range(1, 21):
+        feed(core, box, number, number, 50, due_ms=-10_000)
+    feed(core, box, 21, 21, 20, due_ms=0)
+    lane.gate.set()
+    box.wait(*range(1, 22))
+    core.stop()
+    last = max(n for n, (stream, _) in enumerate(lane.log) if stream == 21)
+    assert last < 200, "of a thousand steps that were due before"
+
+
 def test_a_closed_stream_leaves_no_desk_behind(core: Core, lane: CountingLane) -> None:
     box = Box()
     lane.gate.set()
