@@ -17,6 +17,7 @@ from .conversation import Message, to_chat
 from .draft import Draft
 from .effects import Effect, PrimeChat
 from .ids import ItemId
+from .names import is_known_model
 from .settings import apply
 from .state import Active, Pending, Session, Terminated, live
 
@@ -53,6 +54,8 @@ def _dispatch(d: Draft, ev: e.Input) -> None:
             sound.audio_appended(d, ev)
         case e.FrameDue():
             flight.frame_due(d, ev)
+        case e.ToolDelta():
+            flight.tool_delta(d, ev)
         case e.ChatDelta():
             flight.chat_delta(d, ev)
         case e.PhrasePlanned():
@@ -177,6 +180,9 @@ def _update(d: Draft, ev: e.UpdateSession) -> None:
     if after.session_max_duration_s > longest and after.session_max_duration_s != before.session_max_duration_s:
         message = f"session_max_duration_s is at most {longest} here"
         d.error("session_update_invalid", message, ev.event_id, "session.session_max_duration_s")
+        return
+    if after.model != before.model and d.s.models is not None and not is_known_model(after.model, d.s.models):
+        d.error("model_not_found", f"the model {after.model!r} does not exist here", ev.event_id, "session.model")
         return
     if after.voice != before.voice and live(d.s.resp) is not None:
         d.note("state", "voice_changes_at_next_response")

@@ -115,3 +115,19 @@ def test_the_journal_of_a_real_call_replays_also_after_a_kill(tmp_path: Path) ->
     assert len(done) > 20 and all(x.same for x in done)
     with pytest.raises(StopIteration):
         next(running)
+
+
+def test_a_client_that_reads_is_not_too_slow_however_fast_it_asks(server: Served) -> None:
+    with connect(server.url + "?events=extended", max_size=2**24, max_queue=None) as ws:
+        for n in range(1000):
+            ws.send(json.dumps({"type": "conversation.item.retrieve", "item_id": "nowhere", "event_id": f"c{n}"}))
+        errors: list[dict[str, Any]] = []
+        while len(errors) < 1000:
+            ev = json.loads(ws.recv(20))
+            errors += [ev["error"]] if ev["type"] == "error" else []
+    assert [x["event_id"] for x in errors] == [f"c{n}" for n in range(1000)]
+
+
+def test_hostile_clients_over_websocket(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["conformance", "fuzz", "--server", server.url, "--scenarios", "15", "--seed", "7"]
+    assert main(command) == 0, capsys.readouterr().out
