@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     wild.add_argument("--scenarios", type=int, default=200, metavar="N", help="how many (default %(default)s)")
     wild.add_argument("--seed", type=int, default=1, metavar="N")
     wild.add_argument("--first", type=int, default=0, metavar="N", help="begin with this one")
+    wild.add_argument("--webrtc", action="store_true", help="calls over WebRTC, some with a rival on the sideband")
     wild.set_defaults(act=_fuzz)
     cover = actions.add_parser("coverage", help="print what of the contract is covered by what")
     cover.add_argument("--write", action="store_true", help=f"write {coverage.FILE.name}")
@@ -92,7 +93,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _fuzz(args: argparse.Namespace) -> int:
-    return _tell(fuzz.run(args.server, args.scenarios, args.seed, args.key, args.first))
+    return _tell(fuzz.run(args.server, args.scenarios, args.seed, args.key, args.first, webrtc=args.webrtc))
 
 
 def _record(args: argparse.Namespace) -> int:

@@ -27,6 +27,7 @@ from websockets.sync.connection import Connection
 from . import rules
 from .hostile import ADDRESSES, Move, as_text, move
 from .live import address
+from .rtc import RtcWire
 
 MOVES = (3, 25)  # of a scenario, at least and at most
 ANSWER_S = 40.0  # within which a session answers again, whatever it was sent
@@ -77,6 +78,11 @@ class SocketWire:
         self.ws.close()
 
 
+def _is_told(key: str, value: Any) -> bool:
+    """Whether a trace keeps this of a damaged event: a type is a word, and an id that nobody would repeat is none."""
+    return key not in ("type", "event_id") or (isinstance(value, str) and len(value) <= 512)
+
+
 @dataclass(slots=True)
 class Client:
     """One hostile client. `log` is the trace as `rules.check` takes it."""
@@ -86,6 +92,7 @@ class Client:
     log: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     transcribes: bool = False  # a transcription session refuses without a word, by contract
+    alone: bool = True  # nobody else speaks in this session
     sent: int = 0
 
     def do(self, m: Move) -> None:
@@ -97,7 +104,7 @@ class Client:
             if "event_id" not in body and self.rng.random() < 0.8:
                 self.sent += 1
                 body = {**body, "event_id": f"client_{self.sent}"}
-            self.log.append({"sent": True} | {k: v for k, v in body.items() if k != "type" or isinstance(v, str)})
+            self.log.append({"sent": True} | {k: v for k, v in body.items() if _is_told(k, v)})
             self.wire.send(as_text(body))
             if n % WRITE_BEHIND == 0:
                 self.read(0)
@@ -117,6 +124,8 @@ class Client:
         self.log.append(ev)
         if ev.get("type") == "error" and ev["error"].get("type") == "server_error":
             self.problems.append(f"a server error: {ev['error']}")
+        if ev.get("type") == "response.done" and ev["response"]["status"] == "failed":
+            self.problems.append(f"a response failed: {ev['response']['status_details']}")
         return ev
 
     def answers(self) -> None:
@@ -134,8 +143,10 @@ class Client:
                 return
             if answered and time.monotonic() > asked + 2:
                 asked = time.monotonic()
-                self.log.append({"sent": True, "type": "response.cancel", "event_id": f"{mark}_{asked}"})
-                self.wire.send(as_text({"type": "response.cancel", "event_id": f"{mark}_{asked}"}))
+                for response_id in sorted(self.running()):
+                    cancel = {"type": "response.cancel", "event_id": f"{mark}_{asked}", "response_id": response_id}
+                    self.log.append({"sent": True} | cancel)
+                    self.wire.send(as_text(cancel))
             text = self.wire.receive(0.5)
             if text is not None:
                 kind = self.take(text)["type"]
@@ -170,9 +181,10 @@ class Client:
                 self.problems.append(f"the server closed with {ended}")
         finally:
             self.wire.close()
-        trace = self.log if answered and not self.transcribes else [ev for ev in self.log if "sent" not in ev]
+        whole = answered and self.alone and not self.transcribes
+        trace = self.log if whole else [ev for ev in self.log if "sent" not in ev]
         if "conversation.item.created" not in {ev.get("type") for ev in trace}:  # beta's names are not the rules'
-            found = rules.check(trace, ended=ended == 1000, complete=answered and not self.transcribes)
+            found = rules.check(trace, ended=self.alone and ended == 1000, complete=whole)
             self.problems += [f"{v.rule} at {v.at}: {v.what}" for v in found]
 
 
@@ -193,9 +205,55 @@ def scenario(url: str, seed: str, key: str = "") -> list[str]:
     return found
 
 
-def _socket_client(url: str, rng: random.Random, key: str) -> list[str]:
+@dataclass(slots=True)
+class ChannelWire:
+    """Over a call's data channel."""
+
+    call: RtcWire
+
+    def send(self, data: str | bytes) -> None:
+        self.call.send(data)
+
+    def receive(self, timeout: float) -> str | None:
+        text = self.call.receive(timeout)
+        if text is None and self.call.is_over:
+            raise Gone(None)
+        return text
+
+    def close(self) -> None:
+        self.call.close()
+
+
+def call_scenario(url: str, seed: str, key: str = "") -> list[str]:
+    """One scenario over WebRTC, every second with a rival: a sideband that does what it likes to the same session."""
+    rng = random.Random(seed)
+    try:
+        call = RtcWire(address(url), key, rng)
+    except urllib.error.HTTPError as refused:
+        return [f"the offer was refused with {refused.code}"]
+    client = Client(ChannelWire(call), random.Random(rng.random()), alone=rng.random() < 0.5)
+    found: list[str] = []
+    rival = threading.Thread(
+        target=lambda: found.extend(_socket_client(url, random.Random(seed + "r"), key, f"?call_id={call.call_id}"))
+    )
+    if not client.alone:
+        rival.start()
+    _play(client)
+    if not client.alone:
+        rival.join()
+    return client.problems + found
+
+
+def _play(client: Client) -> None:
+    try:
+        client.play(client.rng.randint(*MOVES))
+    except (WebSocketException, KeyError, TypeError, ValueError) as problem:
+        client.problems.append(f"{type(problem).__name__}: {problem}")
+
+
+def _socket_client(url: str, rng: random.Random, key: str, sideband: str = "") -> list[str]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    where = address(url) + rng.choice(ADDRESSES)
+    where = address(url) + (sideband or rng.choice(ADDRESSES))
     try:
         ws = connect(where, additional_headers=headers, max_size=2**24, max_queue=None, compression=None, close_timeout=2)
     except InvalidStatus as refused:
@@ -203,11 +261,8 @@ def _socket_client(url: str, rng: random.Random, key: str) -> list[str]:
         return [f"the upgrade was refused with {status}"] if status >= 500 else []
     except OSError as problem:
         return [f"no connection: {problem}"]
-    client = Client(SocketWire(ws), rng, transcribes="transcription" in where)
-    try:
-        client.play(rng.randint(*MOVES))
-    except (WebSocketException, KeyError, TypeError, ValueError) as problem:
-        client.problems.append(f"{type(problem).__name__}: {problem}")
+    client = Client(SocketWire(ws), rng, transcribes="transcription" in where, alone=not sideband)
+    _play(client)
     return client.problems
 
 
@@ -242,11 +297,13 @@ def left_over(url: str, key: str = "") -> list[str]:
     return [*problems, f"{left} sessions are left over after {LEFT_S:g} s"]
 
 
-def run(url: str, scenarios: int, seed: int, key: str = "", first: int = 0) -> Iterator[tuple[str, list[str]]]:
+def run(
+    url: str, scenarios: int, seed: int, key: str = "", first: int = 0, *, webrtc: bool = False
+) -> Iterator[tuple[str, list[str]]]:
     """Each scenario's name (what reproduces it) and what is wrong; the server is looked after every tenth."""
     for n in range(first, scenarios):
-        problems = scenario(url, f"{seed}:{n}", key)
+        problems = (call_scenario if webrtc else scenario)(url, f"{seed}:{n}", key)
         if n % 10 == 9 or n == scenarios - 1:
             with contextlib.suppress(ConnectionError):
                 problems += left_over(url, key)
-        yield f"--seed {seed} --first {n} --scenarios {n + 1}", problems
+        yield f"{'--webrtc ' if webrtc else ''}--seed {seed} --first {n} --scenarios {n + 1}", problems

@@ -21,6 +21,7 @@ from .names import is_known_model
 from .settings import apply
 from .state import Active, Pending, Session, Terminated, live
 
+MAX_OUT_OF_BAND = 8  # each has a cache of its own
 MAX_ITEMS = 2000
 ENGINE_PATIENCE_MS = 15_000
 
@@ -244,6 +245,9 @@ def _create_response(d: Draft, ev: e.CreateResponse) -> None:
             d.error("item_not_found", f"no item {item.id}", ev.event_id, f"response.input[{n}].id")
             return
     if ev.params.out_of_band:
+        if len(d.s.oob) >= MAX_OUT_OF_BAND:
+            d.error("rate_limit_exceeded", f"at most {MAX_OUT_OF_BAND} out-of-band responses run at once", ev.event_id)
+            return
         response.start_out_of_band(d, ev.params)
     elif live(d.s.resp) is not None or d.s.parked is not None:
         d.error("conversation_already_has_active_response", "a response is running or waiting", ev.event_id)

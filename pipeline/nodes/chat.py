@@ -118,7 +118,10 @@ async def _answer(ask: StartChat, out: Channel[TextPiece], source: ChatSource, t
 
 
 class EngineChat:
-    """The local model, through one stream of the session's: its cache outlives turns."""
+    """The local model, through one stream of the session's: its cache outlives turns.
+
+    A stream's cache is one sequence, so it writes one reply at a time; a second one beside it gets a stream for itself.
+    """
 
     is_local = True
 
@@ -127,9 +130,12 @@ class EngineChat:
         self._stream: EngineStream | None = None
         self._queues: dict[int, asyncio.Queue[p.Answer | Exception]] = {}
 
+    def _new(self) -> EngineStream:
+        return self._engine.open("chat", {}, on_result=self._result, on_failed=self._failed, on_lost=self._lost)
+
     def _open(self) -> EngineStream:
         if self._stream is None or self._stream.closed:
-            self._stream = self._engine.open("chat", {}, on_result=self._result, on_failed=self._failed, on_lost=self._lost)
+            self._stream = self._new()
         return self._stream
 
     def _result(self, tag: int, body: p.Answer) -> None:
@@ -145,6 +151,8 @@ class EngineChat:
         self._failed(None, "the engine was lost")
 
     def prime(self, prompt: PrimeChat) -> None:
+        if self._queues:  # being written to
+            return
         try:
             stream = self._open()
         except EngineUnavailable:
@@ -153,7 +161,8 @@ class EngineChat:
         stream.feed(PRIME_TAG, p.Generate(_turns(prompt.messages), prompt.instructions, max_tokens=0))
 
     async def generate(self, ask: StartChat) -> AsyncIterator[str | Finish]:
-        stream = self._open()
+        beside = bool(self._queues)
+        stream = self._new() if beside else self._open()
         tag = int(ask.epoch)
         queue: asyncio.Queue[p.Answer | Exception] = asyncio.Queue()
         self._queues[tag] = queue
@@ -175,7 +184,9 @@ class EngineChat:
                         raise problem
         finally:
             del self._queues[tag]
-            if not finished:
+            if beside:
+                stream.close()
+            elif not finished:
                 stream.cancel(tag)
 
     async def close(self) -> None:
