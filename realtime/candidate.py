@@ -24,6 +24,7 @@ PARTIAL_EVERY_MS = 200
 ENDS_MS = 3 * WINDOW_MS  # silence after which the words so far are asked for, before it is a stop
 SURE_WORDS = 2  # of a partial
 ECHO_WORDS_MS = 2000
+WORD_MS = 120  # nobody says a word in less: more words than fit in the voice are the echo before it
 SHORT_MS = 800  # of voice: a backchannel may be that long
 FRESH_MS = 500  # a partial that old no longer says that there were no words
 TIMERS = ("barge_in", "hold_cap", "partial")
@@ -167,7 +168,8 @@ def _words(d: Draft, vad: Candidate, text: str) -> list[str]:
     said = [] if gated else backchannels.words(text)
     if d.s.settings.barge_in.echo_guard == "auto" and d.s.echo.path is not None and isinstance(d.s.resp, Held):
         own = _lately_said(d.s.resp)
-        said = [w for w in said if w not in own]
+        fits = len(said) <= 1 + vad.voiced_ms / WORD_MS
+        said = [w for w in said if w not in own] if fits else []
     return said
 
 
