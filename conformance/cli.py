@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import bounds, corpus, coverage, fixture, live, rules
+from . import bounds, corpus, coverage, fixture, fuzz, live, rules
 from .canonical import canonical, diff, read_trace
 
 Results = Iterator[tuple[str, list[str]]]
@@ -37,6 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     canon = actions.add_parser("canonical", help="a trace in canonical form: ids by first appearance, no times")
     canon.add_argument("trace", type=Path, metavar="TRACE")
     canon.set_defaults(act=_canonical)
+    wild = actions.add_parser("fuzz", help="hostile clients against a server; a failure names the seed that repeats it")
+    wild.add_argument("--server", metavar="URL", required=True)
+    wild.add_argument("--key", default="", help="its API key")
+    wild.add_argument("--scenarios", type=int, default=200, metavar="N", help="how many (default %(default)s)")
+    wild.add_argument("--seed", type=int, default=1, metavar="N")
+    wild.add_argument("--first", type=int, default=0, metavar="N", help="begin with this one")
+    wild.add_argument("--webrtc", action="store_true", help="calls over WebRTC, some with a rival on the sideband")
+    wild.set_defaults(act=_fuzz)
     cover = actions.add_parser("coverage", help="print what of the contract is covered by what")
     cover.add_argument("--write", action="store_true", help=f"write {coverage.FILE.name}")
     cover.set_defaults(act=_coverage)
@@ -82,6 +90,10 @@ def _run(args: argparse.Namespace) -> int:
     if args.corpus is not None:
         return _tell(corpus.run_all(args.corpus))
     return _tell(_fixtures(args.names))
+
+
+def _fuzz(args: argparse.Namespace) -> int:
+    return _tell(fuzz.run(args.server, args.scenarios, args.seed, args.key, args.first, webrtc=args.webrtc))
 
 
 def _record(args: argparse.Namespace) -> int:

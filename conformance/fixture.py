@@ -115,6 +115,7 @@ def _late(p: Player, back: int = 1) -> None:
     """Everything that chat, TTS and the pacer can still bring of an epoch that is over."""
     old = p.epoch_of(back)
     p.tell(e.ChatDelta(p.at, old, " more"))
+    p.tell(e.ToolDelta(p.at, old, "call_late", "look", "{}"))
     p.tell(e.PhrasePlanned(p.at, old, (), 9000))
     p.tell(e.FrameDue(p.at, old, 8000, 7980))
     p.tell(e.ChatDone(p.at, old))
@@ -159,6 +160,9 @@ VERBS: dict[str, Callable[..., Any]] = {
     "delta": lambda p, text, back=0: p.tell(e.ChatDelta(p.at, p.epoch_of(back), text)),
     "chat_done": lambda p, calls=(), limited=False, back=0: p.tell(
         e.ChatDone(p.at, p.epoch_of(back), _calls(list(calls)), limited, 10, 4, 0)
+    ),
+    "call": lambda p, call_id, name, arguments, back=0: p.tell(
+        e.ToolDelta(p.at, p.epoch_of(back), call_id, name, arguments)
     ),
     "chat_fails": lambda p: p.tell(e.ChatFailed(p.at, p.epoch, "broken")),
     "tts_done": lambda p: p.tell(e.SpeechDone(p.at, p.epoch)),

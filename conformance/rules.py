@@ -259,7 +259,7 @@ def _done(response: Event, r: _Response, lead_ms: int, bad: Any) -> None:
     sent = r.bytes_ / (2 * fmt["rate"] / 1000 if fmt["type"] == "audio/pcm" else 8)
     if sent + 1 < end:
         bad("W13", f"{sent:.0f} ms sent, {end} ms played")
-    if response["status"] != "completed" and not r.capped and sent > end + lead_ms + 20:
+    if response["status"] != "completed" and not r.capped and sent > end + max(lead_ms, 20) + 1:
         bad("W13", f"{sent:.0f} ms sent at a cut, only {end} ms played")
 
 

@@ -119,6 +119,7 @@ class Walker:
         ]
         chat: list[Callable[[], object]] = [
             lambda: p.tell(e.ChatDelta(at, epoch, " word")),
+            lambda: p.tell(e.ToolDelta(at, epoch, rng.choice(("call_x", "call_y")), rng.choice(("look", "work")), '{"a":')),
             lambda: p.tell(e.ChatDone(at, epoch, self.calls(), rng.random() < 0.1, 5, 5, 0)),
             lambda: self.plan(epoch),
             lambda: p.tell(e.SpeechDone(at, epoch)),
@@ -154,7 +155,8 @@ class Walker:
 
     def calls(self) -> tuple[e.ToolCall, ...]:
         names = self.rng.choice([(), (), (), ("look",), ("work",), ("work", "work"), ("look", "work")])
-        return tuple(e.ToolCall(f"call_{self.rng.random()}", name, "{}") for name in names)
+        ids = (self.rng.choice(("call_x", f"call_{self.rng.random()}")), f"call_{self.rng.random()}")
+        return tuple(e.ToolCall(i, name, '{"a":1}') for i, name in zip(ids, names, strict=False))
 
     def plan(self, epoch: Epoch) -> None:
         resp = live(self.p.state.resp)

@@ -18,7 +18,7 @@ from bargein.agent import Agent, AgentError
 from bargein.agent.hands import Hands, Workshop
 from bargein.agent.load import load
 from bargein.agent.mcp import Connections
-from bargein.pipeline.nodes.chat import ChatSource, Finish
+from bargein.pipeline.nodes.chat import CallPiece, ChatSource, Finish
 from bargein.realtime.effects import PrimeChat, StartChat
 from bargein.realtime.names import is_known_model
 from bargein.realtime.settings import Settings, apply, parse
@@ -103,7 +103,7 @@ class AgentChat:
         """From now on this agent answers."""
         self._sources.append(self._make(agent))
 
-    def generate(self, ask: StartChat) -> AsyncIterator[str | Finish]:
+    def generate(self, ask: StartChat) -> AsyncIterator[str | CallPiece | Finish]:
         return self._sources[-1].generate(ask)
 
     def prime(self, prompt: PrimeChat) -> None:

@@ -21,6 +21,14 @@ def run(what: str, argv: list[str]) -> int:
         from bargein.client import bench_hold
 
         return bench_hold.run(argv)
+    if what == "noise":
+        from bargein.client import bench_noise
+
+        return bench_noise.run(argv)
+    if what == "predicted":
+        from bargein.client import bench_predicted
+
+        return bench_predicted.run(argv)
     from bargein.models import bench
 
     return bench.run(what, argv)

@@ -112,9 +112,12 @@ def _models_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     pull.set_defaults(run=_models_pull)
 
 
+BENCHES = ("call", "models", "words", "barge", "hold", "load", "schedule", "noise", "predicted")
+
+
 def _bench_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     bench = commands.add_parser("bench", help="measure: `bench call`, `bench models`, `bench words`")
-    bench.add_argument("what", choices=("call", "models", "words", "barge", "hold", "load", "schedule"), help="what to measure")
+    bench.add_argument("what", choices=BENCHES, help="what to measure")
     bench.add_argument("rest", nargs=argparse.REMAINDER, help="options of that benchmark (--help)")
     bench.set_defaults(run=_bench)
 

@@ -151,6 +151,7 @@ class Services:
             limits=self.config.limits,
             inspections=self.watch(kind),
             hands=self.agents.hands(start, source),
+            models=tuple(self.model_names),
         )
 
     @contextmanager

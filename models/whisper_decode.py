@@ -28,6 +28,8 @@ I64 = NDArray[np.int64]
 _SECONDS_PER_STAMP = 0.02
 _END_SLACK_S = 0.3  # a stamp this close to the end of the sound is its end
 
+NEAR = 4.0  # log-probability
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -73,6 +75,7 @@ class Result:
     language: str
     silent: bool = False  # judged to hold no speech: text is then empty
     segments: tuple[Segment, ...] = field(default=())
+    near: tuple[str, ...] = ()  # other texts that the beam found nearly as likely, the likeliest first
 
 
 class _Start(NamedTuple):
@@ -114,10 +117,12 @@ def decode_steps(m: Model, x: Cross, options: Options, ops: ModuleType = cpu) ->
         start = _read_prompt(m, x, prompt, options, beam, () if sampled or beam > 1 else options.draft, ops)
         yield
         if beam > 1:
-            tokens, score = yield from _beam(m, x, start, beam, options, ops)
+            tokens, score, others = yield from _beam(m, x, start, beam, options, ops)
         else:
+            others = []
             tokens, score = yield from _single(m, x, start, temperature, options, ops)
         result = _result(m, options, tokens, score, start.no_speech_prob, temperature, language)
+        result = replace(result, near=tuple(dict.fromkeys(_text(m, x) for x in others)))
         unsure = result.avg_logprob < options.logprob_limit
         if unsure and result.no_speech_prob > options.no_speech_limit:
             return replace(result, text="", silent=True, segments=())
@@ -133,10 +138,15 @@ def _rank(r: Result, options: Options) -> tuple[bool, float]:
     return r.compression_ratio <= options.compression_ratio_limit, r.avg_logprob
 
 
+def _text(m: Model, tokens: Sequence[int]) -> str:
+    text: str = m.tokenizer.decode([t for t in tokens if t < m.special.eot], skip_special_tokens=True)
+    return text.strip()
+
+
 def _result(
     m: Model, o: Options, tokens: Sequence[int], score: float, no_speech: float, temperature: float, language: str
 ) -> Result:
-    text = m.tokenizer.decode([t for t in tokens if t < m.special.eot], skip_special_tokens=True).strip()
+    text = _text(m, tokens)
     raw = text.encode()
     return Result(
         tokens=tuple(tokens),
@@ -313,8 +323,9 @@ def _single(
 
 def _beam(
     m: Model, x: Cross, start: _Start, beam: int, o: Options, ops: ModuleType
-) -> Generator[None, None, tuple[list[int], float]]:
-    """Beam search. Returns (tokens, summed log-probability with the end's) of the best finished hypothesis.
+) -> Generator[None, None, tuple[list[int], float, list[list[int]]]]:
+    """Beam search. Returns (tokens, summed log-probability with the end's) of the best finished hypothesis, and the tokens
+    of the others that are at most e**NEAR times less likely, best first.
 
     Each step keeps 2 * beam candidates; one that ends is finished and the next live candidate takes its place; the
     search is over when beam * patience have finished. Finished ones are ranked by sum / length ** length_penalty.
@@ -361,5 +372,5 @@ def _beam(
             ops,
         )
         yield
-    _, tokens, total = max(finished, key=lambda f: f[0])
-    return tokens, total
+    (_, tokens, total), *rest = sorted(finished, key=lambda f: -f[0])
+    return tokens, total, [other for _, other, sum_ in rest if sum_ >= total - NEAR]

@@ -59,6 +59,7 @@ class Transcript(NamedTuple):
     stable_chars: int  # the first so many characters agreed with the transcript before; all of a final's
     language: str
     tokens: tuple[int, ...]
+    near: tuple[str, ...] = ()  # of a final: what else it may have been, the likeliest first
 
 
 _NOTHING = Transcript("", 0.0, 1.0, 0, "en", ())
@@ -282,7 +283,7 @@ def _run(steps: Generator[None, None, Transcript]) -> Transcript:
 
 
 def _transcript(r: whisper_decode.Result, text: str, stable: int) -> Transcript:
-    return Transcript(text, r.avg_logprob, r.no_speech_prob, stable, r.language, r.tokens)
+    return Transcript(text, r.avg_logprob, r.no_speech_prob, stable, r.language, r.tokens, r.near)
 
 
 def _levels(sound: F32) -> F32:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import soxr
 from webrtc_noise_gain import AudioProcessor
+
+from .resampling import Resampler
 
 F32 = npt.NDArray[np.float32]
 
@@ -54,7 +55,7 @@ class Decoder:
     def __init__(self, fmt: str) -> None:
         self.fmt = fmt
         rate = RATES[fmt]
-        self._resampler = soxr.ResampleStream(rate, IN_RATE, 1, dtype="float32") if rate != IN_RATE else None
+        self._resampler = Resampler(rate, IN_RATE) if rate != IN_RATE else None
 
     def decode(self, data: bytes) -> F32:
         """Whole samples in, whatever the resampler has ready out."""
@@ -63,8 +64,7 @@ class Decoder:
         x = pcm.astype(np.float32) / 32768.0
         if self._resampler is None:
             return x
-        out: F32 = self._resampler.resample_chunk(x)
-        return out
+        return self._resampler.push(x)
 
 
 class NoiseReducer:
@@ -93,12 +93,12 @@ class Encoder:
     def __init__(self, fmt: str) -> None:
         self.fmt = fmt
         rate = RATES[fmt]
-        self._resampler = soxr.ResampleStream(OUT_RATE, rate, 1, dtype="float32") if rate != OUT_RATE else None
+        self._resampler = Resampler(OUT_RATE, rate) if rate != OUT_RATE else None
 
     def encode(self, x: F32, last: bool = False) -> bytes:
         """`last` flushes what the resampler still holds."""
         if self._resampler is not None:
-            x = self._resampler.resample_chunk(x, last=last)
+            x = self._resampler.push(x, last=last)
         pcm = np.rint(np.clip(x, -1.0, 1.0) * 32767.0).astype("<i2")
         if self.fmt in _ENCODE:
             pcm = _ENCODE[self.fmt][pcm.astype(np.int32) + 32768]

@@ -1,8 +1,8 @@
 """The pacer: meters synthesized audio to the transport and owns `played_ms`, the playout clock (SPEC section 8).
 
 Pure arithmetic on a clock that is passed in; `nodes/playout.py` drives it. Frames are due on an absolute schedule: a
-late wake-up never moves the ones after it. What is written runs at most `lead_ms` ahead of what is played; when there
-is nothing to write in time, the clock stands still and an underrun is counted.
+late wake-up never moves the ones after it. What is written runs at most `lead_ms` ahead of what is played (but a frame
+at least); when there is nothing to write in time, the clock stands still and an underrun is counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Pacer:
     """
 
     def __init__(self, lead_ms: int, burst: bool = True) -> None:
-        self.lead_s = lead_ms / 1000
+        self._ahead_s = max(lead_ms - FRAME_MS, 0) / 1000  # of a frame's beginning, so that its end is within the lead
         self._burst = burst
         self._chunks: deque[F32] = deque()
         self._queued = 0
@@ -64,7 +64,7 @@ class Pacer:
         if self._queued >= FRAME or (self.complete and self._queued > 0):
             if self._origin is None or not self._burst:
                 return 0.0
-            return self._origin + self.written / 1000 / SAMPLES_PER_MS - self.lead_s
+            return self._origin + self.written / 1000 / SAMPLES_PER_MS - self._ahead_s
         return None
 
     def drained_at(self) -> float | None:

@@ -69,7 +69,7 @@ class Hands(Protocol):
 class SessionRunner:
     """One call. Create, `open`, feed with `receive` (or `append`), await `run`.
 
-    `dialect`: None leaves the choice to the first `session.update`; until then it is GA's.
+    `dialect`: None leaves the choice to the first `session.update`; until then it is GA's. `models`: what `model` may name.
     """
 
     def __init__(
@@ -84,12 +84,13 @@ class SessionRunner:
         limits: Limits | None = None,
         inspections: Callable[[str], Watch] | None = None,
         hands: Hands | None = None,
+        models: tuple[str, ...] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport, self._source = transport, source
         self._chosen = dialect is not None
         self._encoder = Encoder(dialect or "ga", model_used, playback=transport.carries_audio)
-        self._settings = settings
+        self._settings, self._models = settings, models
         self._inspections = inspections
         self._hands = hands
         if hands is not None:
@@ -131,7 +132,7 @@ class SessionRunner:
         self._set_input(self._settings)
         self.hearing.open()
         self.hearing.tap = self._tap
-        self.tell(e.Opened(self.now(), secrets.token_hex(8), self._settings, self.limits))
+        self.tell(e.Opened(self.now(), secrets.token_hex(8), self._settings, self.limits, self._models))
 
     async def run(self) -> None:
         """Run the graph until the session ends. A node that dies ends the session, loudly."""

@@ -16,10 +16,10 @@ Phrases = frozenset[tuple[str, ...]]
 # Single words, then phrases that are separated by commas.
 LISTS: dict[str, tuple[str, str]] = {
     "en": (
-        "mm hm mhm mm-hm m-hm uh-huh um-hum huh ah aha oh ooh wow um uh er erm yeah yep yup yes ya right alright "
+        "mm hm mhm mm-hm m-hm uh-huh um-hum huh ah aha oh ooh wow um uh er erm yeah yep yup yes ya right alright so "
         "okay ok sure true exactly indeed good great nice cool fine really interesting absolutely definitely "
         "totally gotcha",
-        "uh huh, mm hm, all right, of course, got it, i see, no way, makes sense, i c, that's right, sounds good, go "
+        "uh huh, mm hm, all right, of course, got it, i see, no way, makes sense, i c, ic, that's right, sounds good, go "
         "on",
     ),
     "de": (
@@ -60,6 +60,8 @@ LISTS: dict[str, tuple[str, str]] = {
     ),
 }
 
+# A hum, as a recogniser of words writes it: "mem", "bim", "mama", "memph". Words that people say are left out.
+_HUM = re.compile(r"(?!(?:me|my|home|map|him|ham|hip|hope|maybe)$)(?=.*m)[mbhp]+[aeiou]?(?:[mbhp]+[aeiou]?){0,2}")
 _CJK = re.compile(r"[぀-ヿ㐀-鿿々]")
 
 
@@ -110,6 +112,9 @@ def are_backchannels(said: list[str], known: Phrases, *, unfinished: bool = Fals
             at += 1
             continue
         fits = [n for n in range(min(longest, len(said) - at), 0, -1) if tuple(said[at : at + n]) in known]
+        if not fits and _HUM.fullmatch(said[at]) and ("m",) in known:
+            at += 1
+            continue
         if not fits:
             rest = tuple(said[at:])
             return unfinished and any(p[: len(rest)] == rest for p in known)

@@ -24,6 +24,8 @@ PARTIAL_EVERY_MS = 200
 ENDS_MS = 3 * WINDOW_MS  # silence after which the words so far are asked for, before it is a stop
 SURE_WORDS = 2  # of a partial
 ECHO_WORDS_MS = 2000
+WORD_MS = 120  # nobody says a word in less: more words than fit in the voice are the echo before it
+SHORT_MS = 800  # of voice: a backchannel may be that long
 FRESH_MS = 500  # a partial that old no longer says that there were no words
 TIMERS = ("barge_in", "hold_cap", "partial")
 
@@ -135,14 +137,17 @@ def stop_transcript(d: Draft, vad: Candidate, transcript: e.Transcript | None) -
         gate = (transcript.avg_logprob, transcript.no_speech_prob)
         vad = replace(vad, heard=e.SttPartial(d.at, vad.item_id, text, len(text), end_ms, *gate))
         d.set(vad=vad)
-    _decide(d, vad, d.s.resp)
+    _decide(d, vad, d.s.resp, () if transcript is None else transcript.near)
 
 
-def _decide(d: Draft, vad: Candidate, held: Held) -> None:
-    """The speech is over, and so is the waiting."""
+def _decide(d: Draft, vad: Candidate, held: Held, near: tuple[str, ...] = ()) -> None:
+    """The speech is over, and so is the waiting. What is short and was nearly taken for a backchannel is one: alone and
+    without context such sounds are often written as some other word."""
     said = _all_words(d, vad)
     if said and is_near_its_end(held, d.s.settings.barge_in.boundary_ms):
         commit(d, "answer")
+    elif vad.voiced_ms <= SHORT_MS and any(_is_backchannel(d, x) for x in near):
+        suppress(d, "backchannel")
     elif _claims(d, said):
         commit(d, "words")
     else:
@@ -163,7 +168,8 @@ def _words(d: Draft, vad: Candidate, text: str) -> list[str]:
     said = [] if gated else backchannels.words(text)
     if d.s.settings.barge_in.echo_guard == "auto" and d.s.echo.path is not None and isinstance(d.s.resp, Held):
         own = _lately_said(d.s.resp)
-        said = [w for w in said if w not in own]
+        fits = len(said) <= 1 + vad.voiced_ms / WORD_MS
+        said = [w for w in said if w not in own] if fits else []
     return said
 
 
@@ -182,6 +188,11 @@ def _claims(d: Draft, said: list[str], *, unfinished: bool = False) -> bool:
     """Whether these words take the floor: enough of them, and not all backchannels."""
     enough = len(said) >= d.s.settings.barge_in.min_words
     return enough and not backchannels.are_backchannels(said, _known(d), unfinished=unfinished)
+
+
+def _is_backchannel(d: Draft, text: str) -> bool:
+    said = backchannels.words(text)
+    return bool(said) and backchannels.are_backchannels(said, _known(d))
 
 
 def _known(d: Draft) -> backchannels.Phrases:

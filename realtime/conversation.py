@@ -191,8 +191,9 @@ def to_chat(items: tuple[Item, ...]) -> tuple[ChatMessage, ...]:
             case Message(role=role):
                 if text := item.text().strip():
                     chat.message(role, text)
-            case FunctionCall():
-                chat.call(item)
+            case FunctionCall(status=status):
+                if status == "completed":  # else it is still being written
+                    chat.call(item)
             case FunctionOutput():
                 chat.output(item)
     chat.close()

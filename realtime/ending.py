@@ -5,17 +5,15 @@ Everything that ends a response ends here, in one step, so that nothing of it ca
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from . import alphabet as a
+from . import arguments, tools
 from . import events as e
-from . import tools
 from .asking import view
-from .conversation import FunctionCall, Item, Message, Part, Status, words_heard
+from .conversation import Item, Message, Part, Status, words_heard
 from .draft import Draft
 from .effects import RetireEpoch
 from .ids import ItemId
-from .state import Created, Drain, Idle, Live, OutOfBand, Plan, Predicted, Streaming, live
+from .state import Chat, Created, Drain, Idle, Live, OutOfBand, Plan, Predicted, Streaming, live
 
 
 def retire(
@@ -43,7 +41,8 @@ def retire(
             output.append(item)
     called = status in ("completed", "incomplete") or (status == "cancelled" and resp.chat.done)
     own = [(c, tools.own_tool(d.s.settings, c.name)) for c in resp.chat.tool_calls if called]
-    output += [_tool_item(d, plan, c, len(output) + n) for n, c in enumerate(c for c, tool in own if tool is None)]
+    kept = tuple(c for c, tool in own if tool is None)
+    _close_calls(d, plan, resp.chat, kept, output, messages=not isinstance(resp, Created))
     if started and not to_the_end and not v.cleared:
         d.emit(a.OutputCleared(plan.id))
     d.set(resp=Idle(), was_answered=to_the_end)
@@ -76,44 +75,42 @@ def complete(d: Draft) -> None:
 
 def _close_item(d: Draft, resp: Streaming | Drain, snapshot: int, natural: bool) -> Message:
     """Close the message item's brackets. What was heard is what stays."""
-    plan, v, item_id = resp.plan, resp.voice, resp.item_id
+    plan, v, item_id, index = resp.plan, resp.voice, resp.item_id, resp.chat.message_index
     if plan.spoken:
         rest = v.words[v.num_announced :] if natural else ()
         for word in rest:
-            d.emit(a.SpokenDelta(plan.id, item_id, 0, word.text))
+            d.emit(a.SpokenDelta(plan.id, item_id, index, word.text))
         said = "".join(w.text for w in v.words[: v.num_announced + len(rest)])
-        d.emit(a.AudioDone(plan.id, item_id, 0))
-        d.emit(a.SpokenDone(plan.id, item_id, 0, said))
-        d.emit(a.ContentPartDone(plan.id, item_id, 0, Part("output_audio", said)))
+        d.emit(a.AudioDone(plan.id, item_id, index))
+        d.emit(a.SpokenDone(plan.id, item_id, index, said))
+        d.emit(a.ContentPartDone(plan.id, item_id, index, Part("output_audio", said)))
         heard = said if natural else words_heard(v.words, snapshot)
         part = Part("output_audio", heard)
     else:
         said = resp.chat.text
-        d.emit(a.TextDone(plan.id, item_id, 0, said))
+        d.emit(a.TextDone(plan.id, item_id, index, said))
         part = Part("output_text", said)
-        d.emit(a.ContentPartDone(plan.id, item_id, 0, part))
+        d.emit(a.ContentPartDone(plan.id, item_id, index, part))
     whole = natural or (not plan.spoken and resp.chat.done)
     status: Status = "completed" if whole else "incomplete"
     item = Message(item_id, "assistant", (part,), status, v.words if plan.spoken else (), snapshot)
     d.set(conversation=d.s.conversation.put(item))
     d.emit(a.ItemDone(item, d.s.conversation.before(item_id)))
-    d.emit(a.OutputItemDone(plan.id, 0, item))
-    return item
-
-
-def _tool_item(d: Draft, plan: Plan, call: e.ToolCall, index: int) -> FunctionCall:
-    item = FunctionCall(ItemId(d.fresh("item")), call.call_id, call.name, call.arguments)
-    blank = replace(item, arguments="", status="in_progress")
-    d.emit(a.OutputItemAdded(plan.id, index, blank))
-    if not plan.params.out_of_band:
-        d.set(conversation=d.s.conversation.insert(item))
-        d.emit(a.ItemAdded(blank, d.s.conversation.before(item.id)))
-    d.emit(a.ArgumentsDelta(plan.id, item.id, index, call.call_id, call.arguments))
-    d.emit(a.ArgumentsDone(plan.id, item.id, index, call.call_id, call.name, call.arguments))
-    if not plan.params.out_of_band:
-        d.emit(a.ItemDone(item, d.s.conversation.before(item.id)))
     d.emit(a.OutputItemDone(plan.id, index, item))
     return item
+
+
+def _close_calls(
+    d: Draft, plan: Plan, chat: Chat, kept: tuple[e.ToolCall, ...], output: list[Item], *, messages: int
+) -> None:
+    """End the response's calls and put their items into `output` (which holds its message, where it has one)."""
+    arguments.drop(d, plan, chat, kept)
+    before: list[Item] = []
+    after: list[Item] = []
+    for call in kept:
+        index, item = arguments.close(d, plan, chat, call, messages + len(before) + len(after))
+        (before if messages and index < chat.message_index else after).append(item)
+    output[:] = [*before, *output, *after]
 
 
 def finish_out_of_band(
@@ -129,13 +126,12 @@ def finish_out_of_band(
     output: list[Item] = []
     if out.item_id is not None:
         part = Part("output_text", out.chat.text)
-        d.emit(a.TextDone(plan.id, out.item_id, 0, out.chat.text))
-        d.emit(a.ContentPartDone(plan.id, out.item_id, 0, part))
+        d.emit(a.TextDone(plan.id, out.item_id, out.chat.message_index, out.chat.text))
+        d.emit(a.ContentPartDone(plan.id, out.item_id, out.chat.message_index, part))
         item = Message(out.item_id, "assistant", (part,), "completed" if status == "completed" else "incomplete")
-        d.emit(a.OutputItemDone(plan.id, 0, item))
+        d.emit(a.OutputItemDone(plan.id, out.chat.message_index, item))
         output.append(item)
-    for call in out.chat.tool_calls:
-        output.append(_tool_item(d, plan, call, len(output)))
+    _close_calls(d, plan, out.chat, out.chat.tool_calls, output, messages=len(output))
     if out.chat.limited:
         reason = "max_output_tokens"
     d.set(oob={k: o for k, o in d.s.oob.items() if k != plan.id})

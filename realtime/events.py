@@ -24,6 +24,7 @@ class Opened:
     seed: str
     settings: Settings
     limits: Limits = Limits()
+    models: tuple[str, ...] | None = None  # that a session may name; None: any
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +250,12 @@ class VadWindow:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
+    """`near`: what else it may have been, nearly as likely."""
+
     text: str
     avg_logprob: float | None = None
     no_speech_prob: float | None = None
+    near: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +308,17 @@ class ChatDelta:
     at: float
     epoch: Epoch
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDelta:
+    """The next piece of a call's arguments, while chat writes it. The whole call comes with `ChatDone` all the same."""
+
+    at: float
+    epoch: Epoch
+    call_id: str
+    name: str
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,6 +441,7 @@ Input = (
     | SttFailed
     | EouVerdict
     | ChatDelta
+    | ToolDelta
     | ChatDone
     | ChatFailed
     | PhrasePlanned

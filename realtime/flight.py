@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import alphabet as a
+from . import arguments
 from . import events as e
 from .conversation import Message, Part
 from .draft import Draft
@@ -45,16 +46,16 @@ def _oob_of(d: Draft, epoch: Epoch) -> OutOfBand | None:
     return next((o for o in d.s.oob.values() if o.plan.epoch == epoch), None)
 
 
-def _open_item(d: Draft, plan: Plan, kind: str) -> ItemId:
-    """Open the message item: in memory, then announced."""
+def _open_item(d: Draft, plan: Plan, kind: str, index: int) -> ItemId:
+    """Open the message item: in memory, then announced. `index`: its place in the output."""
     item_id = ItemId(d.fresh("item"))
     item = Message(item_id, "assistant", (), "in_progress")
-    d.emit(a.OutputItemAdded(plan.id, 0, item))
+    d.emit(a.OutputItemAdded(plan.id, index, item))
     if not plan.params.out_of_band:
         d.set(conversation=d.s.conversation.insert(item))
         d.emit(a.ItemAdded(item, d.s.conversation.before(item_id)))
     part = Part("output_audio", "") if kind == "audio" else Part("output_text", "")
-    d.emit(a.ContentPartAdded(plan.id, item_id, 0, part))
+    d.emit(a.ContentPartAdded(plan.id, item_id, index, part))
     return item_id
 
 
@@ -65,9 +66,11 @@ def _wrote(d: Draft, chat: Chat, text: str) -> Chat:
 
 def chat_delta(d: Draft, ev: e.ChatDelta) -> None:
     if (out := _oob_of(d, ev.epoch)) is not None:
-        item_id = out.item_id or _open_item(d, out.plan, "text")
-        d.emit(a.TextDelta(out.plan.id, item_id, 0, ev.text))
         chat = _wrote(d, out.chat, ev.text)
+        if (item_id := out.item_id) is None:
+            chat = replace(chat, message_index=arguments.num_told(chat))
+            item_id = _open_item(d, out.plan, "text", chat.message_index)
+        d.emit(a.TextDelta(out.plan.id, item_id, chat.message_index, ev.text))
         d.set(oob={**d.s.oob, out.plan.id: replace(out, chat=chat, item_id=item_id)})
         return
     if (draft := _draft_of(d, ev.epoch)) is not None:
@@ -80,9 +83,32 @@ def chat_delta(d: Draft, ev: e.ChatDelta) -> None:
     if resp.plan.spoken:
         keep(d, replace(resp, chat=chat))
         return
-    item_id = _open_item(d, resp.plan, "text") if isinstance(resp, Created) else resp.item_id
-    d.emit(a.TextDelta(resp.plan.id, item_id, 0, ev.text))
+    if isinstance(resp, Created):
+        chat = replace(chat, message_index=arguments.num_told(chat))
+        item_id = _open_item(d, resp.plan, "text", chat.message_index)
+    else:
+        item_id = resp.item_id
+    d.emit(a.TextDelta(resp.plan.id, item_id, chat.message_index, ev.text))
     keep(d, Streaming(resp.plan, item_id, chat, resp.voice))
+
+
+def tool_delta(d: Draft, ev: e.ToolDelta) -> None:
+    """Chat writes a call. Its pieces go out at once, or when the message before them has begun."""
+    if (out := _oob_of(d, ev.epoch)) is not None:
+        chat = arguments.wrote(_wrote(d, out.chat, ""), ev)
+        chat = arguments.tell(d, out.plan, chat, messages=out.item_id is not None)
+        d.set(oob={**d.s.oob, out.plan.id: replace(out, chat=chat)})
+    elif (resp := _draft_of(d, ev.epoch) or _of_epoch(d, ev.epoch)) is not None:
+        keep(d, replace(resp, chat=arguments.wrote(_wrote(d, resp.chat, ""), ev)))
+        tell_calls(d)
+
+
+def tell_calls(d: Draft) -> None:
+    """What was written of calls, where the live response has come so far."""
+    resp = live(d.s.resp)
+    if resp is None or not resp.chat.calling or (isinstance(resp, Created) and resp.chat.text.strip()):
+        return
+    keep(d, replace(resp, chat=arguments.tell(d, resp.plan, resp.chat, messages=not isinstance(resp, Created))))
 
 
 def chat_done(d: Draft, ev: e.ChatDone) -> None:
@@ -156,13 +182,17 @@ def frame_due(d: Draft, ev: e.FrameDue) -> None:
     if resp is None or resp.voice.cleared or isinstance(d.s.resp, Held):
         return
     first = isinstance(resp, Created)
-    item_id = _open_item(d, resp.plan, "audio") if isinstance(resp, Created) else resp.item_id
-    v = resp.voice
+    if isinstance(resp, Created):
+        resp = replace(resp, chat=replace(resp.chat, message_index=arguments.num_told(resp.chat)))
+        item_id = _open_item(d, resp.plan, "audio", resp.chat.message_index)
+    else:
+        item_id = resp.item_id
+    index, v = resp.chat.message_index, resp.voice
     n = v.num_announced
     while n < len(v.words) and v.words[n].start_ms < ev.written_ms:
-        d.emit(a.SpokenDelta(resp.plan.id, item_id, 0, v.words[n].text))
+        d.emit(a.SpokenDelta(resp.plan.id, item_id, index, v.words[n].text))
         n += 1
-    d.emit(a.AudioDelta(resp.plan.id, item_id, 0))
+    d.emit(a.AudioDelta(resp.plan.id, item_id, index))
     starts_in = ev.written_ms - FRAME_MS - ev.played_ms  # what was written before is still to be played
     d.set(echo=play(d.s.echo, d.at + max(0, starts_in), ev.level_db))
     if first:
@@ -172,6 +202,7 @@ def frame_due(d: Draft, ev: e.FrameDue) -> None:
         d.set(resp=replace(resp, voice=v))
     else:
         d.set(resp=Streaming(resp.plan, item_id, resp.chat, v))
+        tell_calls(d)
         advance(d)  # everything may have been said before its first frame was due
 
 

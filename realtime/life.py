@@ -33,7 +33,7 @@ ERROR_REASONS: dict[str, a.EndReason] = {
 
 def open_session(d: Draft, ev: e.Opened) -> None:
     """Announce the session; its timers run from here."""
-    d.set(phase=Active(), settings=ev.settings, limits=ev.limits, active_at=d.at)
+    d.set(phase=Active(), settings=ev.settings, limits=ev.limits, models=ev.models, active_at=d.at)
     d.set(ids=IdStream(ev.seed), draft_ids=IdStream(ev.seed + "/drafts"))
     d.set(id=d.fresh("sess"))
     d.set(conversation_id=d.fresh("conv"))

@@ -17,9 +17,11 @@ from .conversation import Message, to_chat
 from .draft import Draft
 from .effects import Effect, PrimeChat
 from .ids import ItemId
+from .names import is_known_model
 from .settings import apply
 from .state import Active, Pending, Session, Terminated, live
 
+MAX_OUT_OF_BAND = 8  # each has a cache of its own
 MAX_ITEMS = 2000
 ENGINE_PATIENCE_MS = 15_000
 
@@ -53,6 +55,8 @@ def _dispatch(d: Draft, ev: e.Input) -> None:
             sound.audio_appended(d, ev)
         case e.FrameDue():
             flight.frame_due(d, ev)
+        case e.ToolDelta():
+            flight.tool_delta(d, ev)
         case e.ChatDelta():
             flight.chat_delta(d, ev)
         case e.PhrasePlanned():
@@ -178,6 +182,9 @@ def _update(d: Draft, ev: e.UpdateSession) -> None:
         message = f"session_max_duration_s is at most {longest} here"
         d.error("session_update_invalid", message, ev.event_id, "session.session_max_duration_s")
         return
+    if after.model != before.model and d.s.models is not None and not is_known_model(after.model, d.s.models):
+        d.error("model_not_found", f"the model {after.model!r} does not exist here", ev.event_id, "session.model")
+        return
     if after.voice != before.voice and live(d.s.resp) is not None:
         d.note("state", "voice_changes_at_next_response")
     d.set(settings=after, updated=True)
@@ -238,6 +245,9 @@ def _create_response(d: Draft, ev: e.CreateResponse) -> None:
             d.error("item_not_found", f"no item {item.id}", ev.event_id, f"response.input[{n}].id")
             return
     if ev.params.out_of_band:
+        if len(d.s.oob) >= MAX_OUT_OF_BAND:
+            d.error("rate_limit_exceeded", f"at most {MAX_OUT_OF_BAND} out-of-band responses run at once", ev.event_id)
+            return
         response.start_out_of_band(d, ev.params)
     elif live(d.s.resp) is not None or d.s.parked is not None:
         d.error("conversation_already_has_active_response", "a response is running or waiting", ev.event_id)

@@ -15,7 +15,7 @@ from .conversation import Message
 from .draft import Draft
 from .effects import HoldOutput, ReleaseOutput
 from .ending import drop_prediction
-from .flight import advance, chat_delta
+from .flight import advance, chat_delta, tell_calls
 from .state import Created, Predicted, live
 
 MAX_DRAFTS = 2
@@ -55,7 +55,8 @@ def adopt(d: Draft, draft: Predicted, params: e.ResponseParams) -> bool:
         if draft.chat.text:
             chat_delta(d, e.ChatDelta(d.at, plan.epoch, draft.chat.text))
         if (resp := live(d.s.resp)) is not None:
-            d.set(resp=replace(resp, chat=draft.chat))
+            d.set(resp=replace(resp, chat=replace(draft.chat, message_index=resp.chat.message_index)))
+    tell_calls(d)
     d.note("llm", "adopted", response_id=plan.id)
     advance(d)
     return True

@@ -124,6 +124,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input_format: str = "pcm16"
     output_format: str = "pcm16"
     transcription: Transcription | None = Transcription()
+    predict: bool = True  # begin to write a reply while the turn may still go on
     transcribe: bool = True  # false: transcription is null on the wire; STT runs all the same
     turn_detection: TurnDetection | None = TurnDetection()
     noise_reduction: JsonObject | None = None
@@ -425,6 +426,7 @@ FIELDS: tuple[Field, ...] = (
     _same("avg_logprob_threshold", nullable(number(-100, 0)), "noise gate; null: off"),
     _same("drain_cap_floor_ms", integer(0, 600000)),
     _same("drain_cap_ceiling_ms", integer(0, 600000)),
+    _same("predict", flag, "a reply may be begun before the turn has ended; a draft costs chat even where it is dropped"),
     _same("session_max_duration_s", integer(1, 3600), "the session ends after this"),
 )
 

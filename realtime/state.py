@@ -126,13 +126,27 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Calling:
+    """A call that chat is writing. `item_id`: of its item, once that is announced; `num_sent` characters have gone out."""
+
+    call_id: str
+    name: str
+    arguments: str = ""
+    item_id: ItemId | None = None
+    output_index: int = 0
+    num_sent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Chat:
-    """What chat has produced so far."""
+    """What chat has produced so far. `message_index`: where its message is in the response's output."""
 
     text: str = ""
     first_at: float | None = None  # wall time of the first token
     done: bool = False
     tool_calls: tuple[ToolCall, ...] = ()
+    calling: tuple[Calling, ...] = ()
+    message_index: int = 0
     limited: bool = False
     input_tokens: int = 0
     output_tokens: int = 0
@@ -179,7 +193,7 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """Announced; nothing of it has been put out yet."""
+    """Announced; nothing that is said has been put out yet."""
 
     plan: Plan
     chat: Chat = Chat()
@@ -292,6 +306,7 @@ class Session:
     conversation_id: str = ""
     settings: Settings = field(default_factory=Settings)
     limits: Limits = Limits()
+    models: tuple[str, ...] | None = None  # that `model` may name, beside the aliases; None: any
     ids: IdStream = IdStream("")
     draft_ids: IdStream = IdStream("")  # of predicted responses
     vad: VadPhase = Silent()

@@ -244,7 +244,7 @@ def _predict(d: Draft, vad: Stopped, transcript: e.Transcript) -> None:
     if td is None or not td.create_response or s.type != "realtime" or vad.voiced_ms < s.min_speech_for_response_ms:
         return
     text = "" if is_gated(d, vad.audio_end_ms - vad.audio_start_ms, transcript) else transcript.text.strip()
-    if text and vad.voiced_ms >= s.min_speech_ms:
+    if s.predict and text and vad.voiced_ms >= s.min_speech_ms:
         predicted.predict(d, Message(vad.item_id, "user", (Part("input_audio", text),)))
 
 

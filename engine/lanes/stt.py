@@ -30,7 +30,7 @@ class _Session:
 
 def _words(t: whisper_stream.Transcript, started: float) -> p.Words:
     used = 1000 * (time.monotonic() - started)
-    return p.Words(t.text, t.avg_logprob, t.no_speech_prob, t.stable_chars, used)
+    return p.Words(t.text, t.avg_logprob, t.no_speech_prob, t.stable_chars, used, t.near)
 
 
 class SttLane(Lane):

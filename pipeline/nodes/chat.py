@@ -43,14 +43,23 @@ class Finish:
     cached_tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A piece of a tool call that is being written."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
 class ChatSource(Protocol):
     """Where replies come from. `is_local`: from the embedded model."""
 
     @property
     def is_local(self) -> bool: ...
 
-    def generate(self, ask: StartChat) -> AsyncIterator[str | Finish]:
-        """Text as it comes, then one Finish. Raises ChatFailure."""
+    def generate(self, ask: StartChat) -> AsyncIterator[str | CallPiece | Finish]:
+        """Text and calls as they come, then one Finish. Raises ChatFailure."""
 
     def prime(self, prompt: PrimeChat) -> None:
         """Read a prompt that may be asked soon. Never fails."""
@@ -88,6 +97,9 @@ async def _answer(ask: StartChat, out: Channel[TextPiece], source: ChatSource, t
             if isinstance(piece, Finish):
                 finish = piece
                 continue
+            if isinstance(piece, CallPiece):
+                tell(e.ToolDelta(now(), ask.epoch, piece.call_id, piece.name, piece.arguments))
+                continue
             tell(e.ChatDelta(now(), ask.epoch, piece))
             if ask.spoken:
                 await out.send(TextPiece(ask.epoch, piece, False, ask.speed))
@@ -106,7 +118,10 @@ async def _answer(ask: StartChat, out: Channel[TextPiece], source: ChatSource, t
 
 
 class EngineChat:
-    """The local model, through one stream of the session's: its cache outlives turns."""
+    """The local model, through one stream of the session's: its cache outlives turns.
+
+    A stream's cache is one sequence, so it writes one reply at a time; a second one beside it gets a stream for itself.
+    """
 
     is_local = True
 
@@ -115,9 +130,12 @@ class EngineChat:
         self._stream: EngineStream | None = None
         self._queues: dict[int, asyncio.Queue[p.Answer | Exception]] = {}
 
+    def _new(self) -> EngineStream:
+        return self._engine.open("chat", {}, on_result=self._result, on_failed=self._failed, on_lost=self._lost)
+
     def _open(self) -> EngineStream:
         if self._stream is None or self._stream.closed:
-            self._stream = self._engine.open("chat", {}, on_result=self._result, on_failed=self._failed, on_lost=self._lost)
+            self._stream = self._new()
         return self._stream
 
     def _result(self, tag: int, body: p.Answer) -> None:
@@ -133,6 +151,8 @@ class EngineChat:
         self._failed(None, "the engine was lost")
 
     def prime(self, prompt: PrimeChat) -> None:
+        if self._queues:  # being written to
+            return
         try:
             stream = self._open()
         except EngineUnavailable:
@@ -141,7 +161,8 @@ class EngineChat:
         stream.feed(PRIME_TAG, p.Generate(_turns(prompt.messages), prompt.instructions, max_tokens=0))
 
     async def generate(self, ask: StartChat) -> AsyncIterator[str | Finish]:
-        stream = self._open()
+        beside = bool(self._queues)
+        stream = self._new() if beside else self._open()
         tag = int(ask.epoch)
         queue: asyncio.Queue[p.Answer | Exception] = asyncio.Queue()
         self._queues[tag] = queue
@@ -163,7 +184,9 @@ class EngineChat:
                         raise problem
         finally:
             del self._queues[tag]
-            if not finished:
+            if beside:
+                stream.close()
+            elif not finished:
                 stream.cancel(tag)
 
     async def close(self) -> None:
@@ -195,7 +218,7 @@ class UpstreamChat:
     def prime(self, prompt: PrimeChat) -> None:
         """The server is not ours: nothing to do."""
 
-    async def generate(self, ask: StartChat) -> AsyncIterator[str | Finish]:
+    async def generate(self, ask: StartChat) -> AsyncIterator[str | CallPiece | Finish]:
         if self._http is None:
             timeout = aiohttp.ClientTimeout(total=None, connect=5, sock_read=60)
             self._http = aiohttp.ClientSession(timeout=timeout, headers=self._headers)
@@ -213,15 +236,15 @@ class UpstreamChat:
                     for choice in chunk.get("choices", ())[:1]:
                         delta = choice.get("delta") or {}
                         for call in delta.get("tool_calls") or ():
-                            _collect(calls, call)
+                            if (piece := _collect(calls, call, ask.response_id)) is not None:
+                                yield piece
                         limited |= choice.get("finish_reason") == "length"
                         if isinstance(content := delta.get("content"), str) and content:
                             yield content
         except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError, TypeError) as problem:
             raise ChatFailure(f"the chat server failed: {type(problem).__name__}: {problem}") from problem
         made = tuple(
-            e.ToolCall(c["id"] or f"call_{ask.response_id}_{n}", c["name"], c["arguments"] or "{}")
-            for n, c in sorted(calls.items())
+            e.ToolCall(c["id"], c["name"], c["arguments"] or "{}") for _, c in sorted(calls.items())
         )
         yield Finish(made, limited, usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0), 0)
 
@@ -268,13 +291,15 @@ def _openai(m: ChatMessage) -> dict[str, Any]:
     return body
 
 
-def _collect(calls: dict[int, dict[str, str]], delta: dict[str, Any]) -> None:
-    """Add one streamed piece of a tool call."""
-    call = calls.setdefault(int(delta.get("index") or 0), {"id": "", "name": "", "arguments": ""})
-    call["id"] = call["id"] or delta.get("id") or ""
+def _collect(calls: dict[int, dict[str, str]], delta: dict[str, Any], response_id: str) -> CallPiece | None:
+    """Add one streamed piece of a tool call; returns it, once the call has a name."""
+    n = int(delta.get("index") or 0)
+    call = calls.setdefault(n, {"id": delta.get("id") or f"call_{response_id}_{n}", "name": "", "arguments": ""})
     function = delta.get("function") or {}
     call["name"] = call["name"] or function.get("name") or ""
-    call["arguments"] += function.get("arguments") or ""
+    new = function.get("arguments") or ""
+    call["arguments"] += new
+    return CallPiece(call["id"], call["name"], new) if call["name"] else None
 
 
 async def _sse(content: aiohttp.StreamReader) -> AsyncIterator[dict[str, Any]]:

@@ -242,7 +242,7 @@ class Hearing:
                 self.finished.prepare_words(body.text)
             return
         utterance.asked.pop(tag, None)
-        transcript = e.Transcript(body.text, body.avg_logprob, body.no_speech_prob)
+        transcript = e.Transcript(body.text, body.avg_logprob, body.no_speech_prob, body.near)
         self._tell(e.SttStopTranscript(self._now(), item_id, tag, transcript))
         self._finish(utterance)
 

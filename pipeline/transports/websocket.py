@@ -42,6 +42,11 @@ class WebSocketTransport:
             self._queue.clear()
             runner.tell(e.NodeFailed(runner.now(), "client_too_slow", "the client does not read its events"))
 
+    @property
+    def num_waiting(self) -> int:
+        """Events that are not written yet."""
+        return len(self._queue)
+
     def lag_ms(self) -> float:
         return 0.0
 
@@ -73,7 +78,7 @@ async def serve(ws: web.WebSocketResponse, transport: WebSocketTransport, runner
     """Run a session that has been opened, until either side ends it."""
     transport.runner = runner
     writer = asyncio.create_task(transport.write(), name="ws-writer")
-    reader = asyncio.create_task(_read(ws, runner), name="ws-reader")
+    reader = asyncio.create_task(_read(ws, transport, runner), name="ws-reader")
     try:
         await runner.run()
         await asyncio.wait([writer], timeout=5)
@@ -83,7 +88,7 @@ async def serve(ws: web.WebSocketResponse, transport: WebSocketTransport, runner
         await asyncio.gather(reader, writer, return_exceptions=True)
 
 
-async def _read(ws: web.WebSocketResponse, runner: SessionRunner) -> None:
+async def _read(ws: web.WebSocketResponse, transport: WebSocketTransport, runner: SessionRunner) -> None:
     started = time.monotonic()
     rates = Rates(runner.limits, started)
     async for message in ws:
@@ -92,6 +97,8 @@ async def _read(ws: web.WebSocketResponse, runner: SessionRunner) -> None:
         runner.receive(message.data)
         if runner.is_over:
             return
+        if transport.num_waiting > runner.limits.outbound_queue_cap // 4:
+            await asyncio.sleep(0)  # events that lie ready are read without a pause: let their answers out
         wait = rates.take(time.monotonic(), len(message.data))
         if wait > 0:
             await asyncio.sleep(wait)

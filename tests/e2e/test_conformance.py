@@ -68,22 +68,23 @@ def test_the_first_update_may_ask_for_the_extended_dialect(server: Served) -> No
     assert "session.done" not in kinds and kinds[-1] == "conversation.item.done"
 
 
-def talk(server: Served, *, seconds: float) -> None:
-    """Ask a question aloud; stop listening after a while, wherever the reply is."""
-    pcm = read_wav(DATA / "questions" / "capital.wav")
+def talk(server: Served, *questions: str, seconds: float) -> None:
+    """Ask aloud, one question after the other's reply; stop listening after a while, wherever the reply is."""
     with connect(server.url + "?events=extended", max_size=2**24) as ws:
         ws.send(json.dumps({"type": "session.update", "session": {"type": "realtime", "profile": "fast"}}))
-        for n in range(0, len(pcm) + 24000, 480):
-            frame = pcm[n : n + 480].tobytes().ljust(960, b"\0")
-            ws.send(json.dumps({"type": "input_audio_buffer.append", "audio": base64.b64encode(frame).decode()}))
-            time.sleep(0.02)
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            try:
-                if json.loads(ws.recv(0.2))["type"] == "response.done":
-                    return
-            except TimeoutError:
-                pass
+        for question in questions:
+            pcm = read_wav(DATA / "questions" / f"{question}.wav")
+            for n in range(0, len(pcm) + 24000, 480):
+                frame = pcm[n : n + 480].tobytes().ljust(960, b"\0")
+                ws.send(json.dumps({"type": "input_audio_buffer.append", "audio": base64.b64encode(frame).decode()}))
+                time.sleep(0.02)
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                try:
+                    if json.loads(ws.recv(0.2))["type"] == "response.done":
+                        break
+                except TimeoutError:
+                    pass
 
 
 def ended(journal: Path) -> Path:
@@ -99,11 +100,11 @@ def test_the_journal_of_a_real_call_replays_also_after_a_kill(tmp_path: Path) ->
     folder = tmp_path / "recordings"
     running = serving(tmp_path / "log", "--set", f"inspector.session_dir={folder}")
     server = next(running)
-    talk(server, seconds=40)
+    talk(server, "capital", "bees", "week", seconds=40)
     (whole,) = folder.glob("*.jsonl")
     done = list(replay.steps(replay.load(ended(whole))))
     assert len(done) > 100 and all(x.same for x in done)
-    assert "ResponseDone" in "".join(repr(x.effects) for x in done)
+    assert repr([x.effects for x in done]).count("ResponseDone(") >= 3
     with connect(server.url) as ws:
         ws.recv()
         for _ in range(100):
@@ -115,3 +116,49 @@ def test_the_journal_of_a_real_call_replays_also_after_a_kill(tmp_path: Path) ->
     assert len(done) > 20 and all(x.same for x in done)
     with pytest.raises(StopIteration):
         next(running)
+
+
+def test_a_client_that_reads_is_not_too_slow_however_fast_it_asks(server: Served) -> None:
+    with connect(server.url + "?events=extended", max_size=2**24, max_queue=None) as ws:
+        for n in range(1000):
+            ws.send(json.dumps({"type": "conversation.item.retrieve", "item_id": "nowhere", "event_id": f"c{n}"}))
+        errors: list[dict[str, Any]] = []
+        while len(errors) < 1000:
+            ev = json.loads(ws.recv(20))
+            errors += [ev["error"]] if ev["type"] == "error" else []
+    assert [x["event_id"] for x in errors] == [f"c{n}" for n in range(1000)]
+
+
+def test_hostile_clients_over_websocket(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["conformance", "fuzz", "--server", server.url, "--scenarios", "15", "--seed", "7"]
+    assert main(command) == 0, capsys.readouterr().out
+
+
+def test_hostile_clients_over_webrtc(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["conformance", "fuzz", "--server", server.url, "--webrtc", "--scenarios", "3", "--seed", "7"]
+    assert main(command) == 0, capsys.readouterr().out
+
+
+def written(url: str, *asked: str) -> list[str]:
+    """What is written to each of these, all at once: the first in the conversation, the others beside it."""
+    with connect(url, max_size=2**24) as ws:
+        for n, text in enumerate(asked):
+            item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+            how = {"output_modalities": ["text"], "temperature": 0, "max_output_tokens": 60, "input": [item]}
+            beside = {"conversation": "none"} if n else {}
+            ws.send(json.dumps({"type": "response.create", "response": how | beside}))
+        ids: list[str] = []
+        texts: dict[str, str] = {}
+        while len(texts) < len(asked):
+            ev = json.loads(ws.recv(60))
+            if ev["type"] == "response.created":
+                ids.append(ev["response"]["id"])
+            elif ev["type"] == "response.done":
+                assert ev["response"]["status"] in ("completed", "incomplete"), ev
+                texts[ev["response"]["id"]] = ev["response"]["output"][0]["content"][0]["text"]
+    return [texts[i] for i in ids]
+
+
+def test_what_is_written_side_by_side_is_what_is_written_alone(server: Served) -> None:
+    asked = ("Name three large cities.", "What is a violin?", "How do bees make honey?", "Why is the sky blue?")
+    assert written(server.url, *asked) == [written(server.url, one)[0] for one in asked]

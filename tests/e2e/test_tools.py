@@ -58,6 +58,8 @@ def test_a_tool_call_and_its_spoken_result(with_tools: tuple[str, Upstream]) -> 
             assert (item["type"], item["name"], item["arguments"]) == (
                 "function_call", TOOL["name"], '{"room": "kitchen"}',
             )  # fmt: skip
+            pieces = [s.event["delta"] for s in call.of("response.function_call_arguments.delta")]
+            assert "".join(pieces) == item["arguments"] and len(pieces) > 2, "as chat wrote them"
             result = {"type": "function_call_output", "call_id": item["call_id"], "output": "31 degrees"}
             mark = len(call.seen)
             await call.send("conversation.item.create", item=result)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bargein.pipeline.audio import Decoder, Encoder, InputStore
+from bargein.pipeline.resampling import Resampler
 
 
 def sine(hz: float, rate: int, seconds: float = 1.0) -> np.ndarray:
@@ -28,6 +29,26 @@ def test_a_sine_in_20_ms_chunks_has_no_ticks(fmt: str, rate: int, limit: float) 
     decoder = Decoder(fmt)
     x = np.concatenate([decoder.decode(pcm[n : n + step]) for n in range(0, len(pcm), step)])
     assert purity_db(x, 16000, 1000) < limit
+
+
+@pytest.mark.parametrize(("source", "target"), [(24000, 16000), (8000, 16000), (24000, 8000)])
+def test_resampling_holds_next_to_nothing_back(source: int, target: int) -> None:
+    resampler, rng = Resampler(source, target), np.random.default_rng(3)
+    sound, parts, num_in = sine(1000, source), [], 0
+    while num_in < len(sound):
+        n = int(rng.integers(1, source // 40))
+        parts.append(resampler.push(sound[num_in : num_in + n], last=num_in + n >= len(sound)))
+        num_in = min(num_in + n, len(sound))
+        held_ms = 1000 * (num_in / source - sum(map(len, parts)) / target)
+        assert held_ms < 3.5, "of sound, between a caller's microphone and the ears"
+    made = np.concatenate(parts)
+    assert np.abs(made - sine(1000, target))[target // 50 : -target // 50].max() < 1e-3, "in its place, to the sample"
+    assert np.allclose(made, Resampler(source, target).push(sound, last=True), atol=1e-6), "whatever the chunks"
+
+
+@pytest.mark.parametrize(("source", "target", "hz"), [(24000, 16000, 9000), (24000, 8000, 5000)])
+def test_what_the_lower_rate_cannot_hold_is_gone(source: int, target: int, hz: float) -> None:
+    assert np.abs(Resampler(source, target).push(sine(hz, source))[target // 50 :]).max() < 1e-4
 
 
 @pytest.mark.parametrize(("fmt", "rate"), [("pcm16", 24000), ("pcm16_16k", 16000), ("g711_ulaw", 8000)])

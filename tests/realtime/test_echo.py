@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from bargein.client.audio import read_wav
 from bargein.realtime import alphabet as a
 from bargein.realtime import events as e
 from bargein.realtime.echo import Echo, hear, play
-from bargein.realtime.state import Held, Speaking
+from bargein.realtime.echo import Path as EchoPath
+from bargein.realtime.state import Held, Idle, Speaking
 
 from .play import Play
 
@@ -144,15 +146,26 @@ def test_louder_than_any_echo_holds_it() -> None:
 
 
 def test_words_of_the_reply_are_no_evidence_where_it_echoes() -> None:
-    from dataclasses import replace
-
-    from bargein.realtime.echo import Path as EchoPath
-
     p = replying()
     p.play(800)
     p.state = replace(p.state, echo=replace(p.state.echo, known=True, path=EchoPath(5, -20.0)))
-    p.speech(320)
+    p.speech(640)
     p.partial("Two three four")
     assert isinstance(p.state.resp, Held)
     p.partial("Two three four stop it")
     assert isinstance(p.state.vad, Speaking)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text", "cut"), [(128, "Make his blue.", False), (128, "Stop.", True), (480, "That is wrong.", True)]
+)
+def test_more_words_than_the_voice_had_time_for_are_the_echo_before_it(ms: int, text: str, cut: bool) -> None:
+    p = replying()
+    p.play(800)
+    p.state = replace(p.state, echo=replace(p.state.echo, known=True, path=EchoPath(5, -20.0)))
+    p.speech(ms)
+    p.silence(352)
+    p.partial(text)
+    if cut:
+        p.words(text)
+    assert isinstance(p.state.resp, Idle) is cut

@@ -683,3 +683,45 @@ def test_own_backchannels_replace_the_list() -> None:
     assert isinstance(p.state.resp, Held)
     p.partial("Yeah, right")
     assert isinstance(p.state.resp, Idle)
+
+
+@pytest.mark.parametrize(
+    ("text", "near", "voiced_ms", "commits"),
+    [
+        ("You have", ("Yeah",), 416, False),
+        ("Amar.", ("Uh-huh.", "Come on."), 416, False),
+        ("Wait.", ("Weight", "Wait"), 416, True),
+        ("Wait.", ("", "..."), 416, True),
+        ("You have the wrong one", ("Yeah",), 1200, True),  # too long for one
+    ],
+)
+def test_what_was_nearly_written_as_a_backchannel_is_one(
+    text: str, near: tuple[str, ...], voiced_ms: int, commits: bool
+) -> None:
+    p = replying()
+    p.speech(voiced_ms)
+    p.silence(STOP_MS)
+    p.partial(text)
+    asked = [x for x in p.effects if isinstance(x, f.FlushStt)][-1]
+    p.tell(e.SttStopTranscript(p.at, asked.item_id, asked.flush, e.Transcript(text, -0.8, 0.1, near)))
+    assert isinstance(p.state.resp, Idle) is commits and why(p)[-1] == ("words" if commits else "backchannel")
+
+
+def test_near_the_end_it_is_an_answer_all_the_same() -> None:
+    p = replying(1400)
+    p.speech(416)
+    p.silence(STOP_MS)
+    p.partial("You have")
+    asked = [x for x in p.effects if isinstance(x, f.FlushStt)][-1]
+    p.tell(e.SttStopTranscript(p.at, asked.item_id, asked.flush, e.Transcript("You have", -0.8, 0.1, ("Yeah",))))
+    assert why(p)[-1] == "answer"
+
+
+@pytest.mark.parametrize("text", ["Mem", "Mim.", "BAM!", "Mama", "bim bim", "Memph", "Mom.", "M-m."])
+def test_a_hum_is_a_backchannel_however_it_is_written(text: str) -> None:
+    assert backchannels.are_backchannels(backchannels.words(text), backchannels.default("en"))
+
+
+@pytest.mark.parametrize("text", ["Help me", "My name", "Home", "Him", "Maybe", "Tom", "Map", "Stop", "Member", "Hum it"])
+def test_words_with_an_m_are_words(text: str) -> None:
+    assert not backchannels.are_backchannels(backchannels.words(text), backchannels.default("en"))

@@ -9,8 +9,9 @@ from bargein.realtime import effects as f
 from bargein.realtime import events as e
 from bargein.realtime.conversation import FunctionOutput
 from bargein.realtime.ids import ItemId
-from bargein.realtime.settings import Limits, parse
-from bargein.realtime.state import Candidate, Drain, Silent, Speaking, Stopped
+from bargein.realtime.machine import step
+from bargein.realtime.settings import Limits, Settings, parse
+from bargein.realtime.state import Candidate, Drain, Session, Silent, Speaking, Stopped
 
 from .play import Play, user
 
@@ -338,3 +339,15 @@ def test_input_items_may_name_items_of_the_conversation() -> None:
     p.tell(e.CreateResponse(p.at, bad, "evt_9"))
     error = p.of(a.ErrorEvent)[0]
     assert (error.code, error.param, error.event_id) == ("item_not_found", "response.input[1].id", "evt_9")
+
+
+@pytest.mark.parametrize(("model", "known"), [("gpt-realtime", True), ("here", True), ("default", True), ("elsewhere", False)])
+def test_a_model_that_is_not_here_is_refused_in_mid_call_too(model: str, known: bool) -> None:
+    state, _ = step(Session(), e.Opened(0.0, "seed", Settings(), models=("here",)))
+    state, effects = step(state, e.UpdateSession(1.0, parse({"model": model, "instructions": "x"}), "c1"))
+    (said,) = [x.event for x in effects if isinstance(x, f.Emit)]
+    if known:
+        assert isinstance(said, a.SessionUpdated) and state.settings.model == model
+    else:
+        assert isinstance(said, a.ErrorEvent) and state.settings.instructions == "", "nothing of it applies"
+        assert (said.code, said.param, said.event_id) == ("model_not_found", "session.model", "c1")

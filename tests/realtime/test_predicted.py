@@ -146,3 +146,11 @@ def test_a_predicted_text_reply() -> None:
     p.verdict(1.0)
     p.advance(500)
     assert p.of(a.TextDone)[0].text == "Noon." and p.of(a.ResponseDone)[0].response.status == "completed"
+
+
+def test_nothing_is_written_ahead_where_the_session_does_not_want_it() -> None:
+    p = stopped(predict=False)
+    assert isinstance(p.state.resp, Idle) and chats(p) == []
+    p.verdict(1.0)
+    p.advance(500)
+    assert len(chats(p)) == 1 and isinstance(p.state.resp, Created)

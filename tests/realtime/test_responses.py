@@ -369,3 +369,16 @@ def test_an_update_applies_whole_or_not_at_all() -> None:
     p.tell(e.UpdateSession(p.at, parse({"tools": [{"type": "function", "name": "t"}]})))
     s = p.of(a.SessionUpdated)[-1].settings
     assert (s.instructions, s.voice, len(s.tools)) == ("Be brief.", "x", 1)
+
+
+def test_so_many_responses_run_beside_and_no_more() -> None:
+    p = Play()
+    for n in range(9):
+        p.tell(e.CreateResponse(p.at, e.ResponseParams(out_of_band=True, text_only=True), f"c{n}"))
+    assert len(p.of(a.ResponseCreated)) == 8
+    (refused,) = p.of(a.ErrorEvent)
+    assert (refused.code, refused.event_id) == ("rate_limit_exceeded", "c8")
+    first = p.of(a.ResponseCreated)[0].response.id
+    p.tell(e.CancelResponse(p.at, first))
+    p.tell(e.CreateResponse(p.at, e.ResponseParams(out_of_band=True, text_only=True)))
+    assert len(p.of(a.ResponseCreated)) == 9
