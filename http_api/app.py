@@ -104,10 +104,14 @@ def make_app(services: Services) -> web.Application:
     app.router.add_get("/v1/inspect", inspect.list_sessions)
     app.router.add_get("/v1/inspect/{session}", inspect.follow)
     app.router.add_get("/v1/inspect/{session}/{what}", inspect.recorded_file)
+    app.router.add_delete("/v1/inspect/{session}", inspect.delete)
 
     async def drain(app: web.Application) -> None:
         app[SERVICES].drain()
         await app[SERVICES].calls_ended()
+
+    async def first(app: web.Application) -> None:
+        app[SERVICES].finish_recordings()
 
     async def last(app: web.Application) -> None:
         if (recorder := app[SERVICES].recorder) is not None:
@@ -116,6 +120,7 @@ def make_app(services: Services) -> web.Application:
     async def close(app: web.Application) -> None:
         await app[SERVICES].close()
 
+    app.on_startup.append(first)
     app.on_shutdown.append(drain)
     app.on_cleanup.append(last)
     app.on_cleanup.append(close)

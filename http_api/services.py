@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from aiohttp import web
 
 from bargein.agent.definition import Agent, ChatServer
 from bargein.engine.client import EngineClient
+from bargein.pipeline.alignment import Aligner
 from bargein.pipeline.inspect import Inspections, Watch
 from bargein.pipeline.media import Media
 from bargein.pipeline.nodes.chat import ChatSource, EngineChat, UpstreamChat
@@ -60,6 +61,7 @@ class Services:
         self.recorder: Recorder | None = None
         if inspector.session_dir:
             self.recorder = Recorder(Path(inspector.session_dir), inspector.keep_days, inspector.keep_mb)
+        self._aligner = Aligner(engine)
         self._runners: set[SessionRunner] = set()
         self._num_opening = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,14 +100,28 @@ class Services:
         jobs = self.engine.load.jobs if self.engine.load is not None else 0
         return {"sessions": self.num_sessions, "streams": self.engine.num_streams(), "jobs": jobs}
 
-    def watch(self, transport: str) -> Callable[[str], Watch]:
+    def watch(self, transport: str, answered_by: str) -> Callable[[str], Watch]:
         """What a session's runner calls with its id, to be watched and, where that is configured, recorded."""
 
         def begin(session_id: str) -> Watch:
             sink = self.recorder.start(session_id, transport) if self.recorder is not None else None
-            return self.inspections.open(session_id, transport, sink)
+            return self.inspections.open(session_id, transport, sink, answered_by=answered_by)
 
         return begin
+
+    def finish_recordings(self) -> None:
+        """From now on the words of recorded callers get their times, those of calls that ended with the server first."""
+        if (recorder := self.recorder) is None:
+            return
+        loop = asyncio.get_running_loop()
+
+        def written(folder: Path) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended: the next start will find it
+                loop.call_soon_threadsafe(self._aligner.put, folder)
+
+        recorder.written = written
+        for folder in recorder.unaligned():
+            self._aligner.put(folder)
 
     def why_full(self) -> web.Response | None:
         """The refusal of a session that cannot be taken now, or None."""
@@ -115,7 +131,7 @@ class Services:
             return refusal(503, "the server is full", "server_full", Retry_After="10")
         return None
 
-    @contextmanager
+    @contextlib.contextmanager
     def opening(self) -> Iterator[None]:
         """Count a session that is being set up."""
         self._num_opening += 1
@@ -133,6 +149,7 @@ class Services:
 
     async def close(self) -> None:
         """Let go of those connections, of the decoder that waits, and of the agents' tools."""
+        await self._aligner.close()
         await self.agents.close()
         await self.media.close()
         if self._http is not None:
@@ -141,19 +158,20 @@ class Services:
     def runner(self, transport: Transport, start: Start, dialect: Dialect | None, kind: str) -> SessionRunner:
         """A session on this server's engine, chat and limits; `kind` is what the inspector calls its transport."""
         source = AgentChat(self.chat_source, start.agent)
+        model = start.agent.name if start.agent is not None else self.chat_model
         return SessionRunner(
             engine=self.engine,
             source=source,
             transport=transport,
             settings=start.settings,
             dialect=dialect,
-            model_used=start.agent.name if start.agent is not None else self.chat_model,
+            model_used=model,
             limits=self.config.limits,
-            inspections=self.watch(kind),
+            inspections=self.watch(kind, model),
             hands=self.agents.hands(start, source),
         )
 
-    @contextmanager
+    @contextlib.contextmanager
     def session(self, runner: SessionRunner) -> Iterator[None]:
         """Count a session while it runs."""
         self._runners.add(runner)
