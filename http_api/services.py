@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from aiohttp import web
 from bargein.agent.definition import Agent, ChatServer
 from bargein.engine.client import EngineClient
 from bargein.pipeline.alignment import Aligner
-from bargein.pipeline.inspect import Inspections, Watch
+from bargein.pipeline.inspect import Inspections, Summary, Watch
 from bargein.pipeline.media import Media
 from bargein.pipeline.nodes.chat import ChatSource, EngineChat, UpstreamChat
 from bargein.pipeline.recording import Recorder
@@ -29,6 +30,7 @@ from .agents import AgentChat, Agents, Start
 from .config import Config
 from .doors import refusal
 from .secrets import Secrets
+from .webhooks import Webhooks
 
 log = logging.getLogger("bargein.http")
 
@@ -62,6 +64,8 @@ class Services:
         if inspector.session_dir:
             self.recorder = Recorder(Path(inspector.session_dir), inspector.keep_days, inspector.keep_mb)
         self._aligner = Aligner(engine)
+        hooks = config.webhooks
+        self._webhooks = Webhooks(hooks.urls, hooks.secret, hooks.timeout_s) if hooks.urls else None
         self._runners: set[SessionRunner] = set()
         self._num_opening = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -105,9 +109,16 @@ class Services:
 
         def begin(session_id: str) -> Watch:
             sink = self.recorder.start(session_id, transport) if self.recorder is not None else None
-            return self.inspections.open(session_id, transport, sink, answered_by=answered_by)
+            if self._webhooks is not None:
+                self._webhooks.started(session_id, transport, answered_by, time.time())
+            return self.inspections.open(session_id, transport, sink, answered_by=answered_by, on_end=self._ended)
 
         return begin
+
+    def _ended(self, summary: Summary) -> None:
+        """A session is over."""
+        if self._webhooks is not None:
+            self._webhooks.ended(summary, self.recorder is not None)
 
     def finish_recordings(self) -> None:
         """From now on the words of recorded callers get their times, those of calls that ended with the server first."""
@@ -150,6 +161,8 @@ class Services:
     async def close(self) -> None:
         """Let go of those connections, of the decoder that waits, and of the agents' tools."""
         await self._aligner.close()
+        if self._webhooks is not None:
+            await self._webhooks.close()
         await self.agents.close()
         await self.media.close()
         if self._http is not None:

@@ -23,6 +23,7 @@ from .test_phone_call import transcribe
 from .upstream import Upstream
 
 RATE = 24000
+Recorded = tuple[Served, str, dict[str, Any]]
 
 
 def fetch(served: Served, session: str, what: str = "", method: str = "GET") -> tuple[int, bytes]:
@@ -35,16 +36,16 @@ def fetch(served: Served, session: str, what: str = "", method: str = "GET") -> 
 
 
 @pytest.fixture(scope="module")
-def call(desk: tuple[Served, Upstream]) -> tuple[Served, str, dict[str, Any], float]:
-    """A call with a greeting, a question that a tool answers, and a story that is spoken over; its transcript when the
-    caller's words have their times; voice to voice of the question, by the client's clock."""
+def call(desk: tuple[Served, Upstream]) -> Recorded:
+    """A call with a greeting, a question that a tool answers, and a story that is spoken over; its id, and its transcript
+    when the caller's words have their times."""
     served, _ = desk
 
-    async def run() -> tuple[str, float]:
+    async def run() -> str:
         async with RealtimeClient(served.url + "?model=porter") as call:
             mic = Microphone(call)
             await hears(call, "How can I help you?", 0)
-            reply = await converse(call, mic, read_wav(DATA / "questions" / "capital.wav"), 40)
+            await converse(call, mic, read_wav(DATA / "questions" / "capital.wav"), 40)
             mark = await ask(call, "Tell me a story without any tool.")
             await call.wait("response.output_audio.delta", mark)
             await asyncio.sleep(2.0)
@@ -53,14 +54,14 @@ def call(desk: tuple[Served, Upstream]) -> tuple[Served, str, dict[str, Any], fl
             await call.wait("response.created", len(call.seen))
             await call.wait("response.done", len(call.seen))
             await mic.stop()
-            return call.seen[0].event["session"]["id"], 1000 * (reply.times["first_audio"] - reply.times["speech_end"])
+            return str(call.seen[0].event["session"]["id"])
 
-    session, v2v = asyncio.run(run())
+    session = asyncio.run(run())
     until = time.monotonic() + 30
     while True:
         status, body = fetch(served, session, "transcript.json")
         if status == 200 and (told := json.loads(body))["aligned"]:
-            return served, session, told, v2v
+            return served, session, told
         assert time.monotonic() < until, body
         time.sleep(0.1)
 
@@ -89,8 +90,8 @@ def loud(x: np.ndarray, start_ms: float, end_ms: float) -> tuple[float, float]:
     return max(0, start_ms) + 10 * found[0], max(0, start_ms) + 10 * (found[-1] + 1)
 
 
-def test_both_sides_say_what_the_transcript_says(call: tuple[Served, str, dict[str, Any], float]) -> None:
-    served, session, told, _ = call
+def test_both_sides_say_what_the_transcript_says(call: Recorded) -> None:
+    served, session, told = call
     sound = sides(served, session)
     spoken = [x for x in told["items"] if not x.get("typed")]
     assert [x["speaker"] for x in spoken][:5] == ["agent", "caller", "agent", "agent", "caller"], told
@@ -106,9 +107,10 @@ def test_both_sides_say_what_the_transcript_says(call: tuple[Served, str, dict[s
     assert any(x.get("typed") and "story" in x["text"] for x in told["items"])
 
 
-def test_words_are_where_their_sound_is(call: tuple[Served, str, dict[str, Any], float]) -> None:
-    """Between silences the first word begins and the last ends with the sound, within 80 ms."""
-    served, session, told, _ = call
+def test_words_are_where_their_sound_is(call: Recorded) -> None:
+    """Between silences the first word begins and the last ends with the sound, within 80 ms; what the caller's last words
+    fade out with may be longer than the word."""
+    served, session, told = call
     sound = sides(served, session)
     for item in told["items"]:
         if item.get("typed"):
@@ -122,11 +124,11 @@ def test_words_are_where_their_sound_is(call: tuple[Served, str, dict[str, Any],
             print(item["speaker"], words[first]["word"], start - begins, words[last]["word"], end - ends)
             assert abs(start - begins) <= 80, (item["text"], words[first], begins)
             if item.get("status") != "incomplete":
-                assert abs(end - ends) <= 80, (item["text"], words[last], ends)
+                assert abs(end - ends) <= (80 if item["speaker"] == "agent" else 180), (item["text"], words[last], ends)
 
 
-def test_tools_and_turns_are_told(call: tuple[Served, str, dict[str, Any], float]) -> None:
-    served, session, told, _ = call
+def test_tools_and_turns_are_told(call: Recorded) -> None:
+    served, session, told = call
     tools = [json.loads(x) for x in fetch(served, session, "tools.jsonl")[1].splitlines()]
     assert [(x["name"], x["outcome"], x["output"]) for x in tools][:1] == [("room_temperature", "answered", "21 degrees")]
     assert tools[0]["took_ms"] < 500 and json.loads(tools[0]["arguments"]) == {"room": "hall"}
@@ -136,13 +138,18 @@ def test_tools_and_turns_are_told(call: tuple[Served, str, dict[str, Any], float
     question = next(x for x in told["items"] if x["speaker"] == "caller" and "capital" in x["text"])
     assert spoken[0]["id"] == question["id"]
     at = spoken[0]["at_ms"]
-    assert abs(at["voice_end"] - question["words"][-1]["end_ms"]) < 250
+    assert abs(at["voice_end"] - question["words"][-1]["end_ms"]) < 400
+    reply = next(x for x in told["items"] if x["speaker"] == "agent" and x["start_ms"] > question["end_ms"])
+    sound = sides(served, session)["agent"]
+    first = np.flatnonzero(piece(sound, at["voice_end"], reply["end_ms"]))[0] * 1000 / RATE + at["voice_end"]
+    assert abs(at["first_frame"] - first) < 40, "the recording begins to speak when the turn says so"
+    assert 0 < spoken[0]["voice_to_voice_ms"] == pytest.approx(at["first_frame"] - at["voice_end"], abs=0.2)
     assert at["voice_end"] < at["stop"] <= at["commit"] < at["done"]
     assert told["end_reason"] == "client_closed" and told["answered_by"] == "porter"
 
 
-def test_a_call_is_deleted_by_its_id(call: tuple[Served, str, dict[str, Any], float]) -> None:
-    served, session, _, _ = call
+def test_a_call_is_deleted_by_its_id(call: Recorded) -> None:
+    served, session, _ = call
     assert fetch(served, session, method="DELETE")[0] == 200
     for what in ("journal", "audio.wav", "transcript.json", ""):
         assert fetch(served, session, what)[0] == 404
