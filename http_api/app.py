@@ -7,7 +7,6 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import web
 
@@ -25,16 +24,9 @@ from .openapi import show
 from .realtime import realtime
 from .services import SERVICES, Services
 from .tls import context
+from .version import package_version
 
 log = logging.getLogger("bargein.http")
-
-
-def package_version() -> str:
-    """The installed version, "0" in a bare source tree."""
-    try:
-        return version("bargein")
-    except PackageNotFoundError:
-        return "0"
 
 
 async def health(request: web.Request) -> web.Response:

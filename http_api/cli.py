@@ -155,6 +155,7 @@ def _serve(args: argparse.Namespace) -> int:
     from bargein.engine.models_used import needed
     from bargein.http_api.app import EngineExited, serve
     from bargein.http_api.config import ConfigError, load
+    from bargein.http_api.tracing import NoTracing
     from bargein.models.errors import WeightsError
     from bargein.models.pull import pull
     from bargein.models.store import state
@@ -184,7 +185,7 @@ def _serve(args: argparse.Namespace) -> int:
         import uvloop
 
         uvloop.run(serve(config))
-    except (AgentError, ConfigError, DeviceError, WeightsError, EngineExited) as problem:
+    except (AgentError, ConfigError, DeviceError, NoTracing, WeightsError, EngineExited) as problem:
         return _fail(problem)
     except OSError as problem:
         return _fail(f"cannot listen on {config.server.host}:{config.server.port}: {problem.strerror or problem}")

@@ -147,7 +147,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"[session] {problem.param.removeprefix('session.')}: {problem.message}") from None
 
 
-SECTIONS = ("server", "engine", "models", "chat", "http", "webrtc", "telephony", "inspector", "webhooks", "otel", "log", "limits")
+SECTIONS = (
+    "server", "engine", "models", "chat", "http", "webrtc", "telephony", "inspector", "webhooks", "otel", "log", "limits",
+)  # fmt: skip
 
 
 def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Config:

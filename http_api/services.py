@@ -30,6 +30,8 @@ from .agents import AgentChat, Agents, Start
 from .config import Config
 from .doors import refusal
 from .secrets import Secrets
+from .tracing import Tracer
+from .version import package_version
 from .webhooks import Webhooks
 
 log = logging.getLogger("bargein.http")
@@ -48,7 +50,7 @@ class Services:
     """One per front process."""
 
     def __init__(self, config: Config, engine: EngineClient) -> None:
-        """Raises AgentError."""
+        """Raises AgentError, NoTracing."""
         self.config, self.engine = config, engine
         self.settings: Settings = config.session_settings()
         self.secrets = Secrets()
@@ -66,6 +68,8 @@ class Services:
         self._aligner = Aligner(engine)
         hooks = config.webhooks
         self._webhooks = Webhooks(hooks.urls, hooks.secret, hooks.timeout_s) if hooks.urls else None
+        otel = config.otel
+        self._tracer = Tracer(otel.endpoint, otel.service, package_version()) if otel.endpoint else None
         self._runners: set[SessionRunner] = set()
         self._num_opening = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -119,6 +123,8 @@ class Services:
         """A session is over."""
         if self._webhooks is not None:
             self._webhooks.ended(summary, self.recorder is not None)
+        if self._tracer is not None:
+            self._tracer.ended(summary)
 
     def finish_recordings(self) -> None:
         """From now on the words of recorded callers get their times, those of calls that ended with the server first."""
@@ -163,6 +169,8 @@ class Services:
         await self._aligner.close()
         if self._webhooks is not None:
             await self._webhooks.close()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
         await self.agents.close()
         await self.media.close()
         if self._http is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import logging
@@ -94,10 +95,8 @@ class Webhooks:
                 log.error("%s is not told to %s: %s", kind, url, problem)
                 return
             log.warning("%s: %s answered %s; again in %.0f s", kind, url, problem, wait_s)
-            try:  # the server's end comes before the time is up: one last try
+            with contextlib.suppress(TimeoutError):  # if the server ends before that: one last try
                 await asyncio.wait_for(self._ending.wait(), wait_s * random.uniform(0.8, 1.2))
-            except TimeoutError:
-                pass
 
     async def _post(self, url: str, message_id: str, body: bytes) -> tuple[str, bool]:
         """What was wrong ("": nothing), and whether to leave it at that."""

@@ -17,7 +17,7 @@ let drawnVersion = -1;
 
 const timeline = new Timeline($("stage"), {
   turn: (turn) => choose(turn, false),
-  cursor: (ms) => seek(ms),
+  cursor: (ms) => { audio.currentTime = ms / 1000; },
   view: () => {
     $("follow").setAttribute("aria-pressed", String(timeline.following));
     remember();
