@@ -153,15 +153,22 @@ def _engine_args(config: Config) -> list[str]:
 
 
 async def serve(config: Config) -> None:
-    """Serve until SIGTERM or SIGINT. Raises OSError (port in use), AgentError and EngineExited."""
+    """Serve until SIGTERM or SIGINT; after SIGTERM running calls and requests are let finish, for as long as is configured,
+    a second signal ends that. Raises OSError (port in use), AgentError, NoTracing and EngineExited."""
     services = Services(config, EngineClient())
     await services.agents.start()
     app = make_app(services)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=5)
     await runner.setup()
-    stop = asyncio.Event()
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def told(sig: signal.Signals) -> None:
+        if sig is signal.SIGINT or stop.is_set():
+            hurry.set()
+        stop.set()
+
     for sig in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(sig, stop.set)
+        asyncio.get_running_loop().add_signal_handler(sig, told, sig)
     try:
         secure = context(config.server, home() / "tls")
         await web.TCPSite(runner, config.server.host, config.server.port, ssl_context=secure).start()
@@ -173,7 +180,9 @@ async def serve(config: Config) -> None:
         async with running_engine(config, services.engine):
             await stop.wait()
             log.info("ending")
-            await gate.drained(app, config.http.drain_s)
+            await asyncio.gather(
+                gate.drained(app, config.http.drain_s, hurry), services.drained(config.server.drain_s, hurry)
+            )  # fmt: skip
             await runner.cleanup()
     finally:
         await runner.cleanup()

@@ -155,6 +155,7 @@ def _serve(args: argparse.Namespace) -> int:
     from bargein.engine.models_used import needed
     from bargein.http_api.app import EngineExited, serve
     from bargein.http_api.config import ConfigError, load
+    from bargein.http_api.logs import configure
     from bargein.http_api.tracing import NoTracing
     from bargein.models.errors import WeightsError
     from bargein.models.pull import pull
@@ -174,9 +175,7 @@ def _serve(args: argparse.Namespace) -> int:
         flags[key] = value
     try:
         config = load(args.config, os.environ, flags)
-        logging.basicConfig(level=config.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-        for name in ("aioice", "aiortc"):  # they tell every step of every connection
-            logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+        configure(config.log)
         choice = choose(config.engine.device, config.engine.gpu_memory)
         for name in needed(stt=config.models.stt, chat=config.models.chat):
             if state(name) != "ready":

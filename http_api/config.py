@@ -30,6 +30,7 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()  # names that browsers may reach the server by, beside its own
     max_sessions: int = 16
+    drain_s: float = 30.0  # how long calls may go on when the server is told to end (SIGTERM)
     agents: tuple[str, ...] = ()  # files, .toml or .py; the first agent answers where no model is named
     tls: Literal["", "auto"] = ""  # auto: a self-signed certificate, made once and kept
     tls_cert: str = ""
@@ -122,6 +123,7 @@ class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

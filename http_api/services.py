@@ -72,6 +72,7 @@ class Services:
         self._tracer = Tracer(otel.endpoint, otel.service, package_version()) if otel.endpoint else None
         self._runners: set[SessionRunner] = set()
         self._num_opening = 0
+        self.draining = False  # no more sessions are taken
         self._tasks: set[asyncio.Task[None]] = set()
         self.media = Media()
         self._http: aiohttp.ClientSession | None = None
@@ -142,6 +143,8 @@ class Services:
 
     def why_full(self) -> web.Response | None:
         """The refusal of a session that cannot be taken now, or None."""
+        if self.draining:
+            return refusal(503, "the server is shutting down", "draining", Retry_After="5")
         if not self.engine.ready:
             return refusal(503, "the engine is starting", "engine_unavailable", Retry_After="2")
         if self.num_sessions >= self.config.server.max_sessions:
@@ -217,6 +220,14 @@ class Services:
         finally:
             self.calls.pop(call.id, None)
             self._runners.discard(call.runner)
+
+    async def drained(self, seconds: float, hurry: asyncio.Event) -> None:
+        """Take no more sessions and wait for those that run, so long at most, or until there is a hurry."""
+        self.draining = True
+        until = time.monotonic() + seconds
+        log.info("no more calls are taken; %d may go on for %g s", self.num_sessions, seconds)
+        while self.num_sessions and time.monotonic() < until and not hurry.is_set():
+            await asyncio.sleep(0.05)
 
     def drain(self) -> None:
         """End every session: the server is shutting down."""

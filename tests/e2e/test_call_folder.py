@@ -148,6 +148,16 @@ def test_tools_and_turns_are_told(call: Recorded) -> None:
     assert told["end_reason"] == "client_closed" and told["answered_by"] == "porter"
 
 
+def test_its_start_and_end_were_told(call: Recorded, desk: tuple[Served, Upstream]) -> None:
+    _, session, told = call
+    got = [json.loads(body) for head, body in desk[1].hooks if head["webhook-signature"].startswith("v1,")]
+    start, end = (x for x in got if x["data"]["call_id"] == session)
+    assert (start["type"], end["type"]) == ("call.started", "call.ended")
+    assert end["data"]["end_reason"] == "client_closed" and end["data"]["seconds"] == told["seconds"]
+    assert end["data"]["voice_to_voice_ms"]["median"] > 0 and end["data"]["recorded"] is True
+    assert "capital" not in json.dumps(got), "no content"
+
+
 def test_a_call_is_deleted_by_its_id(call: Recorded) -> None:
     served, session, _ = call
     assert fetch(served, session, method="DELETE")[0] == 200
