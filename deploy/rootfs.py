@@ -2,12 +2,12 @@
 """Does a Dockerfile's steps without an image engine: in a plain root file system, made by debootstrap, entered by chroot.
 
     deploy/rootfs.py build /srv/bargein [--arg WEIGHTS=mounted] [--bind PATH …]    root; needs debootstrap
-    deploy/rootfs.py run /srv/bargein [--bind FROM:TO …] [NAME=VALUE …] [-- ARGUMENTS]
+    deploy/rootfs.py run /srv/bargein [--bind FROM:TO …] [--env NAME=VALUE …] [-- ARGUMENTS]
     deploy/rootfs.py health /srv/bargein                                           the image's own HEALTHCHECK, once
 
 It reads the instructions that `deploy/Dockerfile` uses, and refuses others. What an engine adds (layers, networks of its
-own) it has not; processes see their own mounts and process ids. `--bind` while building: paths of this machine that the
-steps need, such as a package index or certificates.
+own) it has not; processes see their own mounts and process ids. `--bind`: paths of this machine that are seen inside,
+read-only, such as a package index while building, or the weights.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def enter(root: Path, image: Image, argv: list[str], binds: list[str]) -> list[s
         here, _, there = bind.partition(":")
         inside = root / (there or here).lstrip("/")
         make = f"mkdir -p {inside}" if Path(here).is_dir() else f"mkdir -p {inside.parent} && touch {inside}"
-        mounts += [make, f"mount --rbind {shlex.quote(here)} {inside}"]
+        mounts += [make, f"mount --bind {shlex.quote(here)} {inside}", f"mount -o remount,bind,ro {inside}"]
     env = [f"{k}={v}" for k, v in (image.args | image.env).items()]
     users = [line.split(":") for line in (root / "etc/passwd").read_text().splitlines()]
     home = next(user[5] for user in users if user[0] == image.user)
@@ -120,7 +120,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("build", "run", "health"))
     parser.add_argument("root", type=Path)
-    parser.add_argument("rest", nargs="*", metavar="NAME=VALUE")
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--file", type=Path, default=HERE / "Dockerfile")
     parser.add_argument("--arg", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--bind", action="append", default=[], metavar="FROM[:TO]")
@@ -132,7 +132,7 @@ def main() -> int:
         build(root, HERE.parent, told.file, dict(x.split("=", 1) for x in told.arg), told.bind)
         return 0
     image = Image(**json.loads((root / STATE).read_text()))
-    image.env |= dict(x.split("=", 1) for x in told.rest)
+    image.env |= dict(x.split("=", 1) for x in told.env)
     if told.what == "health":
         return subprocess.run(enter(root, image, ["sh", "-c", image.health], told.bind)).returncode
     command = enter(root, image, [*image.entrypoint, *(arguments or image.command)], told.bind)
