@@ -30,6 +30,12 @@ class Microphone:
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
+        try:
+            await self._send()
+        finally:  # whoever waits for the end of what he plays would wait for ever
+            self._done.set()
+
+    async def _send(self) -> None:
         start, n = time.monotonic(), 0
         while self._call.closed is None:
             due = start + n * FRAME_MS / 1000
@@ -53,14 +59,17 @@ class Microphone:
             n += 1
 
     async def play(self, x: I16) -> tuple[float, float]:
-        """Play samples; returns when their first and last voiced frames had been sent (seconds, monotonic)."""
+        """Play samples; returns when their first and last voiced frames had been sent (seconds, monotonic). Where the call
+        ends meanwhile, that is the end of what was sent."""
         parts = frames(x)
         first, last = voiced_span(parts)
         sent: list[float] = []
         self._done.clear()
         self._pending, self._sent_at = parts, sent
-        await self._done.wait()
-        return sent[first], sent[last]
+        if not self._task.done():
+            await self._done.wait()
+        whole = sent or [time.monotonic()]
+        return whole[min(first, len(whole) - 1)], whole[min(last, len(whole) - 1)]
 
     async def stop(self) -> None:
         self._task.cancel()

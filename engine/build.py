@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,23 @@ from .models_used import chosen
 WORKSPACE = 1 << 30  # bytes of a GPU's budget that neither weights nor the chat cache get
 
 
+def check_threads() -> None:
+    """Workers run kernels at the same time, and Numba's fallback for machines without OpenMP ends the process at that.
+    Raises DeviceError."""
+    for layer in ("omppool", "tbbpool"):
+        try:
+            importlib.import_module(f"numba.np.ufunc.{layer}")
+            return
+        except ImportError:
+            continue
+    raise DeviceError("the kernels' threads need OpenMP, which is not here: install libgomp (Debian's package is libgomp1)")
+
+
 def build(
     *, stt: str = "", chat: str = "", threads: int = 0, device: str = "cpu", gpu_memory: str = "80%"
 ) -> tuple[Core, dict[str, str]]:
     """Load the models and return the core (not started) with the names used. Raises WeightsError, DeviceError."""
+    check_threads()
     names = chosen(stt=stt, chat=chat)
     choice = choose(device, gpu_memory)
     ops: Any = cpu

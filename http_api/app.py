@@ -7,7 +7,6 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import web
 
@@ -25,16 +24,9 @@ from .openapi import show
 from .realtime import realtime
 from .services import SERVICES, Services
 from .tls import context
+from .version import package_version
 
 log = logging.getLogger("bargein.http")
-
-
-def package_version() -> str:
-    """The installed version, "0" in a bare source tree."""
-    try:
-        return version("bargein")
-    except PackageNotFoundError:
-        return "0"
 
 
 async def health(request: web.Request) -> web.Response:
@@ -104,10 +96,14 @@ def make_app(services: Services) -> web.Application:
     app.router.add_get("/v1/inspect", inspect.list_sessions)
     app.router.add_get("/v1/inspect/{session}", inspect.follow)
     app.router.add_get("/v1/inspect/{session}/{what}", inspect.recorded_file)
+    app.router.add_delete("/v1/inspect/{session}", inspect.delete)
 
     async def drain(app: web.Application) -> None:
         app[SERVICES].drain()
         await app[SERVICES].calls_ended()
+
+    async def first(app: web.Application) -> None:
+        app[SERVICES].finish_recordings()
 
     async def last(app: web.Application) -> None:
         if (recorder := app[SERVICES].recorder) is not None:
@@ -116,6 +112,7 @@ def make_app(services: Services) -> web.Application:
     async def close(app: web.Application) -> None:
         await app[SERVICES].close()
 
+    app.on_startup.append(first)
     app.on_shutdown.append(drain)
     app.on_cleanup.append(last)
     app.on_cleanup.append(close)
@@ -156,15 +153,22 @@ def _engine_args(config: Config) -> list[str]:
 
 
 async def serve(config: Config) -> None:
-    """Serve until SIGTERM or SIGINT. Raises OSError (port in use), AgentError and EngineExited."""
+    """Serve until SIGTERM or SIGINT; after SIGTERM running calls and requests are let finish, for as long as is configured,
+    a second signal ends that. Raises OSError (port in use), AgentError, NoTracing and EngineExited."""
     services = Services(config, EngineClient())
     await services.agents.start()
     app = make_app(services)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=5)
     await runner.setup()
-    stop = asyncio.Event()
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def told(sig: signal.Signals) -> None:
+        if sig is signal.SIGINT or stop.is_set():
+            hurry.set()
+        stop.set()
+
     for sig in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(sig, stop.set)
+        asyncio.get_running_loop().add_signal_handler(sig, told, sig)
     try:
         secure = context(config.server, home() / "tls")
         await web.TCPSite(runner, config.server.host, config.server.port, ssl_context=secure).start()
@@ -176,7 +180,9 @@ async def serve(config: Config) -> None:
         async with running_engine(config, services.engine):
             await stop.wait()
             log.info("ending")
-            await gate.drained(app, config.http.drain_s)
+            await asyncio.gather(
+                gate.drained(app, config.http.drain_s, hurry), services.drained(config.server.drain_s, hurry)
+            )  # fmt: skip
             await runner.cleanup()
     finally:
         await runner.cleanup()

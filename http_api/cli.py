@@ -158,6 +158,8 @@ def _serve(args: argparse.Namespace) -> int:
     from bargein.engine.models_used import needed
     from bargein.http_api.app import EngineExited, serve
     from bargein.http_api.config import ConfigError, load
+    from bargein.http_api.logs import configure
+    from bargein.http_api.tracing import NoTracing
     from bargein.models.errors import WeightsError
     from bargein.models.pull import pull
     from bargein.models.store import state
@@ -176,9 +178,7 @@ def _serve(args: argparse.Namespace) -> int:
         flags[key] = value
     try:
         config = load(args.config, os.environ, flags)
-        logging.basicConfig(level=config.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-        for name in ("aioice", "aiortc"):  # they tell every step of every connection
-            logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+        configure(config.log)
         choice = choose(config.engine.device, config.engine.gpu_memory)
         for name in needed(stt=config.models.stt, chat=config.models.chat):
             if state(name) != "ready":
@@ -187,7 +187,7 @@ def _serve(args: argparse.Namespace) -> int:
         import uvloop
 
         uvloop.run(serve(config))
-    except (AgentError, ConfigError, DeviceError, WeightsError, EngineExited) as problem:
+    except (AgentError, ConfigError, DeviceError, NoTracing, WeightsError, EngineExited) as problem:
         return _fail(problem)
     except OSError as problem:
         return _fail(f"cannot listen on {config.server.host}:{config.server.port}: {problem.strerror or problem}")

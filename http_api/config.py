@@ -15,6 +15,8 @@ import msgspec
 
 from bargein.realtime.settings import Limits, Settings, SettingsError, apply, parse
 
+from .webhooks import key_of
+
 
 class ConfigError(Exception):
     """A configuration that cannot be used; the message names the key."""
@@ -28,6 +30,7 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()  # names that browsers may reach the server by, beside its own
     max_sessions: int = 16
+    drain_s: float = 30.0  # how long calls may go on when the server is told to end (SIGTERM)
     agents: tuple[str, ...] = ()  # files, .toml or .py; the first agent answers where no model is named
     tls: Literal["", "auto"] = ""  # auto: a self-signed certificate, made once and kept
     tls_cert: str = ""
@@ -90,6 +93,21 @@ class Inspector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_mb: int = 2000
 
 
+class Webhooks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who is told of a call's start and end. `secret`: whsec_ and base64; without one, messages are not signed."""
+
+    urls: tuple[str, ...] = ()
+    secret: str = ""
+    timeout_s: float = 10.0
+
+
+class Otel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Traces of calls, over OTLP/HTTP: `http://collector:4318` (off where empty). Needs `pip install bargein[otel]`."""
+
+    endpoint: str = ""
+    service: str = "bargein"
+
+
 class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of HTTP requests; those of a key hold for each key by itself. 0: none."""
 
@@ -105,6 +123,7 @@ class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,6 +134,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     webrtc: Webrtc = Webrtc()
     telephony: Telephony = Telephony()
     inspector: Inspector = Inspector()
+    webhooks: Webhooks = Webhooks()
+    otel: Otel = Otel()
     http: Http = Http()
     log: Log = Log()
     limits: Limits = Limits()
@@ -128,7 +149,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"[session] {problem.param.removeprefix('session.')}: {problem.message}") from None
 
 
-SECTIONS = ("server", "engine", "models", "chat", "http", "webrtc", "telephony", "inspector", "log", "limits")
+SECTIONS = (
+    "server", "engine", "models", "chat", "http", "webrtc", "telephony", "inspector", "webhooks", "otel", "log", "limits",
+)  # fmt: skip
 
 
 def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Config:
@@ -158,6 +181,13 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]
         raise ConfigError("server.tls_cert, server.tls_key: give both or neither")
     if not 0 <= config.webrtc.port_min <= config.webrtc.port_max <= 65535:
         raise ConfigError("webrtc.port_min, webrtc.port_max: not a range of ports")
+    for key, url in [*(("webhooks.urls", u) for u in config.webhooks.urls), ("otel.endpoint", config.otel.endpoint)]:
+        if url and not url.startswith(("http://", "https://")):
+            raise ConfigError(f"{key}: {url!r} is not an http address")
+    try:
+        key_of(config.webhooks.secret)
+    except ValueError as problem:
+        raise ConfigError(f"webhooks.secret: {problem}") from None
     config.session_settings()
     return config
 

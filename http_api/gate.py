@@ -241,9 +241,9 @@ def install(app: web.Application) -> None:
     app.on_response_prepare.append(finish_headers)
 
 
-async def drained(app: web.Application, seconds: float) -> None:
-    """Take no more requests and wait for those that run."""
+async def drained(app: web.Application, seconds: float, hurry: asyncio.Event) -> None:
+    """Take no more requests and wait for those that run, so long at most, or until there is a hurry."""
     app[GATE].draining = True
     until = time.monotonic() + seconds
-    while app[GATE].num_running and time.monotonic() < until:
+    while app[GATE].num_running and time.monotonic() < until and not hurry.is_set():
         await asyncio.sleep(0.05)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+import asyncio
 
 from aiohttp import web
 
 from .doors import admit_admin, refusal
 from .services import SERVICES
 
-FILES = {"journal": (".jsonl", "application/x-ndjson"), "mic.wav": (".mic.wav", "audio/wav"),
-         "out.wav": (".out.wav", "audio/wav")}  # fmt: skip
+# What a recorded call's folder holds, by the name that the address has for it.
+FILES = {"journal": ("journal.jsonl", "application/x-ndjson"), "audio.wav": ("audio.wav", "audio/wav"),
+         "transcript.json": ("transcript.json", "application/json"), "turns.json": ("turns.json", "application/json"),
+         "tools.jsonl": ("tools.jsonl", "application/x-ndjson")}  # fmt: skip
 
 
 async def list_sessions(request: web.Request) -> web.Response:
@@ -54,15 +55,28 @@ async def follow(request: web.Request) -> web.StreamResponse:
 
 
 async def recorded_file(request: web.Request) -> web.StreamResponse:
-    """The journal or one side's audio of a recorded session; audio can be asked for in ranges."""
+    """A file of a recorded session; audio can be asked for in ranges."""
     services = request.app[SERVICES]
     if (refused := admit_admin(request, services.config.server)) is not None:
         return refused
     session, what = request.match_info["session"], request.match_info["what"]
-    if services.recorder is None or what not in FILES or not re.fullmatch(r"sess_\w+", session):
-        return refusal(404, "there is no such recording", "session_not_found")
-    ending, kind = FILES[what]
-    file = Path(services.recorder.folder) / (session + ending)
-    if not file.is_file():
+    name, kind = FILES.get(what, ("", ""))
+    file = services.recorder.file(session, name) if services.recorder is not None else None
+    if file is None:
         return refusal(404, "there is no such recording", "session_not_found")
     return web.FileResponse(file, headers={"Content-Type": kind, "Cache-Control": "no-store"})
+
+
+async def delete(request: web.Request) -> web.Response:
+    """Remove all that is kept of a session that is over: its folder and its records."""
+    services = request.app[SERVICES]
+    if (refused := admit_admin(request, services.config.server)) is not None:
+        return refused
+    session = request.match_info["session"]
+    watch, recorder = services.inspections.get(session), services.recorder
+    if (watch is not None and not watch.relay.ended) or (recorder is not None and recorder.is_live(session)):
+        return refusal(409, "this session is not over", "session_live")
+    gone = recorder is not None and await asyncio.to_thread(recorder.delete, session)
+    if not (services.inspections.forget(session) or gone):
+        return refusal(404, "there is no such session", "session_not_found")
+    return web.json_response({"id": session, "object": "session.deleted", "deleted": True})

@@ -75,6 +75,8 @@ class Metrics:
         self.audio = Counter("bargein_audio_seconds_total", "Audio heard and spoken", ("kind",), registry=registry)
         sessions = Gauge("bargein_realtime_sessions", "Realtime sessions now", registry=registry)
         sessions.set_function(lambda: float(services.num_sessions))
+        most = Gauge("bargein_realtime_sessions_max", "Realtime sessions that are taken at most", registry=registry)
+        most.set(services.config.server.max_sessions)
         ready = Gauge("bargein_engine_ready", "1 while the engine is connected and warm", registry=registry)
         ready.set_function(lambda: float(services.engine.ready))
         registry.register(EngineLoad(services.engine))

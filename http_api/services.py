@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from aiohttp import web
 
 from bargein.agent.definition import Agent, ChatServer
 from bargein.engine.client import EngineClient
-from bargein.pipeline.inspect import Inspections, Watch
+from bargein.pipeline.alignment import Aligner
+from bargein.pipeline.inspect import Inspections, Summary, Watch
 from bargein.pipeline.media import Media
 from bargein.pipeline.nodes.chat import ChatSource, EngineChat, UpstreamChat
 from bargein.pipeline.recording import Recorder
@@ -28,6 +30,9 @@ from .agents import AgentChat, Agents, Start
 from .config import Config
 from .doors import refusal
 from .secrets import Secrets
+from .tracing import Tracer
+from .version import package_version
+from .webhooks import Webhooks
 
 log = logging.getLogger("bargein.http")
 
@@ -45,7 +50,7 @@ class Services:
     """One per front process."""
 
     def __init__(self, config: Config, engine: EngineClient) -> None:
-        """Raises AgentError."""
+        """Raises AgentError, NoTracing."""
         self.config, self.engine = config, engine
         self.settings: Settings = config.session_settings()
         self.secrets = Secrets()
@@ -60,8 +65,14 @@ class Services:
         self.recorder: Recorder | None = None
         if inspector.session_dir:
             self.recorder = Recorder(Path(inspector.session_dir), inspector.keep_days, inspector.keep_mb)
+        self._aligner = Aligner(engine)
+        hooks = config.webhooks
+        self._webhooks = Webhooks(hooks.urls, hooks.secret, hooks.timeout_s) if hooks.urls else None
+        otel = config.otel
+        self._tracer = Tracer(otel.endpoint, otel.service, package_version()) if otel.endpoint else None
         self._runners: set[SessionRunner] = set()
         self._num_opening = 0
+        self.draining = False  # no more sessions are taken
         self._tasks: set[asyncio.Task[None]] = set()
         self.media = Media()
         self._http: aiohttp.ClientSession | None = None
@@ -98,24 +109,49 @@ class Services:
         jobs = self.engine.load.jobs if self.engine.load is not None else 0
         return {"sessions": self.num_sessions, "streams": self.engine.num_streams(), "jobs": jobs}
 
-    def watch(self, transport: str) -> Callable[[str], Watch]:
+    def watch(self, transport: str, answered_by: str) -> Callable[[str], Watch]:
         """What a session's runner calls with its id, to be watched and, where that is configured, recorded."""
 
         def begin(session_id: str) -> Watch:
             sink = self.recorder.start(session_id, transport) if self.recorder is not None else None
-            return self.inspections.open(session_id, transport, sink)
+            if self._webhooks is not None:
+                self._webhooks.started(session_id, transport, answered_by, time.time())
+            return self.inspections.open(session_id, transport, sink, answered_by=answered_by, on_end=self._ended)
 
         return begin
 
+    def _ended(self, summary: Summary) -> None:
+        """A session is over."""
+        if self._webhooks is not None:
+            self._webhooks.ended(summary, self.recorder is not None)
+        if self._tracer is not None:
+            self._tracer.ended(summary)
+
+    def finish_recordings(self) -> None:
+        """From now on the words of recorded callers get their times, those of calls that ended with the server first."""
+        if (recorder := self.recorder) is None:
+            return
+        loop = asyncio.get_running_loop()
+
+        def written(folder: Path) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended: the next start will find it
+                loop.call_soon_threadsafe(self._aligner.put, folder)
+
+        recorder.written = written
+        for folder in recorder.unaligned():
+            self._aligner.put(folder)
+
     def why_full(self) -> web.Response | None:
         """The refusal of a session that cannot be taken now, or None."""
+        if self.draining:
+            return refusal(503, "the server is shutting down", "draining", Retry_After="5")
         if not self.engine.ready:
             return refusal(503, "the engine is starting", "engine_unavailable", Retry_After="2")
         if self.num_sessions >= self.config.server.max_sessions:
             return refusal(503, "the server is full", "server_full", Retry_After="10")
         return None
 
-    @contextmanager
+    @contextlib.contextmanager
     def opening(self) -> Iterator[None]:
         """Count a session that is being set up."""
         self._num_opening += 1
@@ -133,6 +169,11 @@ class Services:
 
     async def close(self) -> None:
         """Let go of those connections, of the decoder that waits, and of the agents' tools."""
+        await self._aligner.close()
+        if self._webhooks is not None:
+            await self._webhooks.close()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
         await self.agents.close()
         await self.media.close()
         if self._http is not None:
@@ -141,20 +182,21 @@ class Services:
     def runner(self, transport: Transport, start: Start, dialect: Dialect | None, kind: str) -> SessionRunner:
         """A session on this server's engine, chat and limits; `kind` is what the inspector calls its transport."""
         source = AgentChat(self.chat_source, start.agent)
+        model = start.agent.name if start.agent is not None else self.chat_model
         return SessionRunner(
             engine=self.engine,
             source=source,
             transport=transport,
             settings=start.settings,
             dialect=dialect,
-            model_used=start.agent.name if start.agent is not None else self.chat_model,
+            model_used=model,
             limits=self.config.limits,
-            inspections=self.watch(kind),
+            inspections=self.watch(kind, model),
             hands=self.agents.hands(start, source),
             models=tuple(self.model_names),
         )
 
-    @contextmanager
+    @contextlib.contextmanager
     def session(self, runner: SessionRunner) -> Iterator[None]:
         """Count a session while it runs."""
         self._runners.add(runner)
@@ -179,6 +221,14 @@ class Services:
         finally:
             self.calls.pop(call.id, None)
             self._runners.discard(call.runner)
+
+    async def drained(self, seconds: float, hurry: asyncio.Event) -> None:
+        """Take no more sessions and wait for those that run, so long at most, or until there is a hurry."""
+        self.draining = True
+        until = time.monotonic() + seconds
+        log.info("no more calls are taken; %d may go on for %g s", self.num_sessions, seconds)
+        while self.num_sessions and time.monotonic() < until and not hurry.is_set():
+            await asyncio.sleep(0.05)
 
     def drain(self) -> None:
         """End every session: the server is shutting down."""

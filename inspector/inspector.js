@@ -7,8 +7,7 @@ import { Timeline, clock } from "/pages/timeline.js";
 
 const $ = (id) => document.getElementById(id);
 const KEY = "bargein.admin";
-const micAudio = $("mic-audio");
-const outAudio = $("out-audio");
+const audio = $("audio"); // the caller left, the agent right
 let session = null;
 let source = null; // how the session was opened: { id, live, recorded }
 let stop = null; // ends a live stream
@@ -18,7 +17,7 @@ let drawnVersion = -1;
 
 const timeline = new Timeline($("stage"), {
   turn: (turn) => choose(turn, false),
-  cursor: (ms) => seek(ms),
+  cursor: (ms) => { audio.currentTime = ms / 1000; },
   view: () => {
     $("follow").setAttribute("aria-pressed", String(timeline.following));
     remember();
@@ -105,7 +104,7 @@ function begin(made, what) {
   timeline.following = false;
   timeline.resize();
   timeline.show(session);
-  for (const id of ["play", "export-mic", "export-out"]) $(id).hidden = true;
+  for (const id of ["play", "export-audio"]) $(id).hidden = true;
   draw();
 }
 
@@ -117,7 +116,7 @@ async function open(what) {
     if (!reply.ok) return fail(reply);
     await feed(mine, reply.body);
     timeline.fit();
-    await sound(`/v1/inspect/${what.session_id}/mic.wav`, `/v1/inspect/${what.session_id}/out.wav`);
+    await sound(`/v1/inspect/${what.session_id}/audio.wav`);
     return undefined;
   }
   const control = new AbortController();
@@ -172,9 +171,8 @@ async function openFiles(files) {
     return;
   }
   timeline.fit();
-  const part = (end) => [...files].find((f) => f.name.endsWith(end));
-  const [mic, out] = [part(".mic.wav"), part(".out.wav")];
-  if (mic || out) setSound(mic && URL.createObjectURL(mic), out && URL.createObjectURL(out));
+  const wav = [...files].find((f) => f.name.endsWith(".wav"));
+  if (wav) setSound(URL.createObjectURL(wav));
 }
 
 $("file").onchange = (e) => openFiles(e.target.files);
@@ -220,51 +218,37 @@ function drawTurns() {
 
 // --- sound ----------------------------------------------------------------------------------------------------------
 
-async function sound(mic, out) {
-  if (!sessionStorage.getItem(KEY)) return setSound(mic, out);
-  const blob = async (url) => {
-    const reply = await fetch(url, { headers: headers() });
-    return reply.ok ? URL.createObjectURL(await reply.blob()) : null;
-  };
-  return setSound(await blob(mic), await blob(out));
+async function sound(url) {
+  if (!sessionStorage.getItem(KEY)) return setSound(url);
+  const reply = await fetch(url, { headers: headers() });
+  return reply.ok ? setSound(URL.createObjectURL(await reply.blob())) : undefined;
 }
 
-function setSound(mic, out) {
-  for (const [audio, url, link, name] of [[micAudio, mic, "export-mic", "mic"], [outAudio, out, "export-out", "out"]]) {
-    if (url) audio.src = url;
-    else audio.removeAttribute("src");
-    $(link).hidden = !url;
-    if (url) Object.assign($(link), { href: url, download: `${session.id}.${name}.wav` });
-  }
-  $("play").hidden = !(mic || out);
-}
-
-function seek(ms) {
-  micAudio.currentTime = outAudio.currentTime = ms / 1000;
+function setSound(url) {
+  audio.src = url;
+  Object.assign($("export-audio"), { href: url, download: `${session.id}.wav`, hidden: false });
+  $("play").hidden = false;
 }
 
 function pause() {
-  micAudio.pause();
-  outAudio.pause();
+  audio.pause();
   $("play").textContent = "Play";
   $("play").setAttribute("aria-pressed", "false");
 }
 
 $("play").onclick = async () => {
-  if (!micAudio.paused || !outAudio.paused) return pause();
-  seek(timeline.cursor ?? Math.max(0, timeline.from));
+  if (!audio.paused) return pause();
+  audio.currentTime = (timeline.cursor ?? Math.max(0, timeline.from)) / 1000;
   $("play").textContent = "Pause";
   $("play").setAttribute("aria-pressed", "true");
-  await Promise.allSettled([micAudio.play(), outAudio.play()]);
+  await audio.play().catch(() => {});
   return follow();
 };
 
-/** The cursor goes with the sound; the side that lags is pulled along. */
+/** The cursor goes with the sound. */
 function follow() {
-  const lead = micAudio.paused ? outAudio : micAudio;
-  if (lead.paused) return pause();
-  if (!outAudio.paused && Math.abs(outAudio.currentTime - lead.currentTime) > 0.08) outAudio.currentTime = lead.currentTime;
-  timeline.cursor = lead.currentTime * 1000;
+  if (audio.paused) return pause();
+  timeline.cursor = audio.currentTime * 1000;
   timeline.overDirty = true;
   const span = timeline.to - timeline.from;
   if (timeline.cursor > timeline.to - span * 0.05) timeline.look(timeline.cursor - span * 0.2, timeline.cursor + span * 0.8);

@@ -219,6 +219,7 @@ export class Session {
       case "stt.flush":
         turn.stop = t;
         turn.voiceEnd = t - (p.audio_ms - p.voiced_ms);
+        turn.transcript = turn.scored = null; // those of an earlier stop, if the caller spoke on
         break;
       case "stt.transcript":
         turn.transcript ??= t;

@@ -67,6 +67,7 @@ class Pauses(NamedTuple):
 
 
 DEFAULT_PAUSES = Pauses()
+SHORTEST_PAUSE_S = 0.1
 
 
 class Word(NamedTuple):
@@ -418,16 +419,21 @@ def _word_times(
 ) -> dict[int, tuple[float, float]]:
     """word index -> (start, end) in seconds of the untrimmed audio, from the durations of its phonemes.
 
-    A phoneme before a pause is given part of the pause's frames: no more than 150 ms of it count as the word.
+    A phoneme before a pause is given part of the pause's frames: no more than 100 ms of it count as the word. In what is
+    shorter than a pause, the gap between two words, the second one is heard to begin.
     """
     ends = np.cumsum(frames) * frame_s
     spans: dict[int, tuple[float, float]] = {}
+    said = 0.0  # up to here by the words before
     for position, word in enumerate(ids_word):
         if word < 0:
             continue
         start = float(ends[position] - frames[position] * frame_s)
-        end = min(float(ends[position]), start + 0.15) if ids_word[position + 1] < 0 else float(ends[position])
+        if word not in spans and 0 < start - said <= SHORTEST_PAUSE_S and position > 1:
+            start = said
+        end = min(float(ends[position]), start + 0.1) if ids_word[position + 1] < 0 else float(ends[position])
         spans[word] = (spans[word][0] if word in spans else start, end)
+        said = float(ends[position])
     return spans
 
 

@@ -88,6 +88,8 @@ def _bring(name: str, entry: Entry, work: Path, source: Path | None) -> None:
         _converter(entry.convert)(unpacked, out)
         bar.n = bar.total
         bar.set_postfix_str("ready")
+    for made in out.rglob("*"):  # whoever serves may be somebody else than who pulled
+        made.chmod(0o755 if made.is_dir() else 0o644)
     files = {str(p.relative_to(out)): p.stat().st_size for p in sorted(out.rglob("*")) if p.is_file()}
     manifest = Manifest(name, entry.form, tuple(f"{p.name}=={p.version}" for p in entry.packages), files)
     (out / "manifest.json").write_bytes(msgspec.json.encode(manifest))

@@ -22,6 +22,7 @@ from .whisper import HOP, SAMPLE_RATE, Model
 
 F32 = NDArray[np.float32]
 
+_REACH, _QUIET = 30, 6  # frames of 10 ms
 _SHIPPED = whisper_stream.Options()  # windows and search as utterances have them
 
 
@@ -142,7 +143,20 @@ def _tightened(words: list[whisper_align.Word], audio: F32) -> tuple[whisper_ali
             start, end = (first + int(heard[0])) / 100, (first + int(heard[-1]) + 1) / 100
             word = word._replace(start_s=max(word.start_s, start), end_s=min(word.end_s, end))
         out.append(word)
+    if out:  # what sounds on after the last word is that word's, however softly, as an "s" does; so before the first
+        soft = smooth > max(0.03 * float(np.quantile(levels, 0.9)), 0.001)
+        out[-1] = out[-1]._replace(end_s=min(_sounds_until(soft, out[-1].end_s), len(audio) / SAMPLE_RATE))
+        out[0] = out[0]._replace(start_s=len(soft) / 100 - _sounds_until(soft[::-1], len(soft) / 100 - out[0].start_s))
     return tuple(out)
+
+
+def _sounds_until(sounds: NDArray[np.bool_], at_s: float) -> float:
+    """Where the sound at a moment ends; the moment itself where it does not end soon, in noise."""
+    first = max(0, round(at_s * 100) - 1)
+    for n in range(first, min(first + _REACH, len(sounds) - _QUIET)):
+        if not sounds[n : n + _QUIET].any():
+            return max(at_s, n / 100)
+    return at_s
 
 
 def _segments(m: Model, result: whisper_decode.Result, seconds: float) -> tuple[Segment, ...]:

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -22,6 +23,7 @@ from bargein.realtime.conversation import Message
 from bargein.realtime.state import Session
 
 from .audio import F32
+from .turns import Turn, Turns, Work
 
 log = logging.getLogger("bargein.inspect")
 
@@ -57,14 +59,29 @@ def to_line(record: Record) -> bytes:
     return _JSON.encode(record) + b"\n"
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A session that is over, without its content. `mono0_ms`: its start on the clock of its turns."""
+
+    session_id: str
+    transport: str
+    answered_by: str
+    started: float  # wall time, s
+    mono0_ms: float
+    seconds: float
+    end_reason: str
+    turns: list[Turn]
+    loose: list[Work]  # belongs to no turn: a greeting's
+
+
 class Sink(Protocol):
     """A recording: takes what happens as it happens, without waiting."""
 
     def input(self, ev: e.Input, effects: tuple[f.Effect, ...]) -> None: ...
     def record(self, record: Record) -> None: ...
     def mic(self, x: F32, at_ms: float) -> None: ...
-    def out(self, pcm: bytes, at_ms: float) -> None: ...
-    def close(self) -> None: ...
+    def out(self, pcm: bytes, at_ms: float, item_id: str) -> None: ...
+    def close(self, summary: Summary) -> None: ...
 
 
 class Reader:
@@ -154,14 +171,19 @@ class Relay:
 
 
 class Watch:
-    """What a session runner calls. `sink`: where it is recorded, if it is."""
+    """What a session runner calls. `sink`: where it is recorded, if it is; `answered_by`: an agent's or a model's name;
+    `on_end` is told once, when the session is over."""
 
     def __init__(
-        self, relay: Relay, transport: str, sink: Sink | None = None, load: Callable[[], dict[str, Any]] | None = None
-    ) -> None:
+        self, relay: Relay, transport: str, sink: Sink | None = None, load: Callable[[], dict[str, Any]] | None = None,
+        *, answered_by: str = "", on_end: Callable[[Summary], None] = lambda summary: None,
+    ) -> None:  # fmt: skip
         self._load, self._num_windows = load, 0
         self.relay, self.transport, self._sink = relay, transport, sink
-        self.started = time.time()
+        self.started, self._mono0_ms = time.time(), time.monotonic() * 1000
+        self._answered_by, self._on_end = answered_by, on_end
+        self._turns = Turns()
+        self._end_reason = "internal_state_error"  # unless the machine gives another
         self._epochs: dict[int, str] = {}
         self._turn = ""
         self._phases = ("", "", "")
@@ -206,10 +228,10 @@ class Watch:
         if self._sink is not None:
             self._sink.mic(x, at_ms)
 
-    def spoke(self, pcm: bytes, at_ms: float) -> None:
-        """Reply audio, 24 kHz, 16 bits."""
+    def spoke(self, pcm: bytes, at_ms: float, item_id: str) -> None:
+        """Reply audio, 24 kHz, 16 bits, heard from `at_ms` on."""
         if self._sink is not None:
-            self._sink.out(pcm, at_ms)
+            self._sink.out(pcm, at_ms, item_id)
         if self._sink is None and not self.relay.is_watched:
             return
         x = np.frombuffer(pcm, np.int16)
@@ -220,8 +242,16 @@ class Watch:
 
     def end(self) -> None:
         self.relay.end()
-        if self._sink is not None:
-            self._sink.close()
+        summary = Summary(
+            self.relay.session_id, self.transport, self._answered_by, self.started, self._mono0_ms,
+            time.monotonic() - self._mono0_ms / 1000, self._end_reason, self._turns.turns, self._turns.loose(),
+        )  # fmt: skip
+        try:
+            if self._sink is not None:
+                self._sink.close(summary)
+            self._on_end(summary)
+        except Exception:  # what comes after a call must not be its fault
+            log.exception("%s: what was to follow its end", self.relay.session_id)
 
     # --- to records ---
 
@@ -229,6 +259,8 @@ class Watch:
         whole = {"turn_id": self._turn} if self._turn else {}
         record = self.relay.make(lane, kind, payload, whole | (corr or {}), span)
         self.relay.add(record)
+        if lane not in FAST:
+            self._turns.take(record)
         if self._sink is not None and lane not in ("vad", "tts_pacer"):  # those are in the journal's inputs
             self._sink.record(record)
 
@@ -322,6 +354,8 @@ class Watch:
                 self._note("tool", "run", {"name": name, "arguments": arguments[:MAX_TEXT]}, span=call_id)
             case f.CancelTool(call_id):
                 self._note("tool", "cancel", {}, span=call_id)
+            case f.Close(_, reason):
+                self._end_reason = reason
             case f.RetireEpoch(epoch):
                 self._note("response", "retired", {"epoch": int(epoch)}, self._of(epoch))
             case f.HoldOutput(epoch) | f.ReleaseOutput(epoch) | f.FlushOutput(epoch):
@@ -335,14 +369,26 @@ class Inspections:
         self._cap, self._load = cap, load
         self._watches: dict[str, Watch] = {}
 
-    def open(self, session_id: str, transport: str, sink: Sink | None) -> Watch:
+    def open(
+        self, session_id: str, transport: str, sink: Sink | None, *, answered_by: str = "",
+        on_end: Callable[[Summary], None] = lambda summary: None,
+    ) -> Watch:  # fmt: skip
         """Begin to watch a session; the oldest ended one is forgotten where there are many."""
         ended = [name for name, w in self._watches.items() if w.relay.ended]
         for name in ended[: max(0, len(ended) - ENDED_KEPT)]:
             del self._watches[name]
-        watch = Watch(Relay(session_id, self._cap), transport, sink, self._load)
+        relay = Relay(session_id, self._cap)
+        watch = Watch(relay, transport, sink, self._load, answered_by=answered_by, on_end=on_end)
         self._watches[session_id] = watch
         return watch
+
+    def forget(self, session_id: str) -> bool:
+        """Let go of a session that is over; False: there is none."""
+        watch = self._watches.get(session_id)
+        if watch is None or not watch.relay.ended:
+            return False
+        del self._watches[session_id]
+        return True
 
     def get(self, session_id: str) -> Watch | None:
         return self._watches.get(session_id)

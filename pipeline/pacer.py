@@ -71,6 +71,11 @@ class Pacer:
         """When everything written will have been played; None before the first frame."""
         return None if self._origin is None else self._origin + self.written / 1000 / SAMPLES_PER_MS
 
+    def plays_at(self, num: int) -> float:
+        """When the last `num` samples that were taken begin to be played. Call after `take`."""
+        assert self._origin is not None, "a frame was taken"
+        return self._origin + (self.written - num) / 1000 / SAMPLES_PER_MS
+
     def resume(self, now: float) -> None:
         """A pause is over: the clock stood still from where the listener ran dry."""
         if self._origin is None:

@@ -342,8 +342,8 @@ class SessionRunner:
 
     def _emit(self, event: a.ServerEvent) -> None:
         audio = self.playout.frame if isinstance(event, a.AudioDelta) else b""
-        if audio and self._watch is not None:
-            self._watch.spoke(self.playout.pcm, self.now())
+        if self._watch is not None and isinstance(event, a.AudioDelta):
+            self._watch.spoke(self.playout.pcm, self.playout.frame_at, event.item_id)
         if audio and self._transport.carries_audio:
             self._transport.send_audio(audio)
             return

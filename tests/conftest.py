@@ -62,7 +62,8 @@ def readme_agent() -> str:
 
 @pytest.fixture(scope="session")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Upstream]]:
-    """A server with the agents of `tests/agent/desk.py`, its chat an upstream that calls tools. It records."""
+    """A server with the agents of `tests/agent/desk.py`, its chat an upstream that calls tools. It records, and tells the
+    upstream of its calls, by webhooks and traces."""
     folder = tmp_path_factory.mktemp("desk")
     with Upstream() as upstream:
         porter = folder / "porter.py"  # the README's own
@@ -70,5 +71,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Ups
         args = ["--agent", str(Path(__file__).parent / "agent" / "desk.py"), "--agent", str(porter)]
         args += ["--chat-base-url", upstream.url]
         args += ["--chat-model", "stub", "--set", f"inspector.session_dir={folder / 'recordings'}"]
+        base = upstream.url.removesuffix("/v1")
+        args += ["--set", f"webhooks.urls={base}/hooks", "--set", "webhooks.secret=whsec_c2VjcmV0"]
+        args += ["--set", f"otel.endpoint={base}"]
         for served in serving(folder / "log", *args, "--set", "telephony.tokens=phone-key"):
             yield served, upstream

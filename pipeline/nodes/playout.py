@@ -42,7 +42,8 @@ class Playout:
         self._held: Epoch | None = None
         self._inp: Channel[SpokenAudio] | None = None
         self.frame = b""  # of the FrameDue that is being told,
-        self._frame_samples = np.zeros(0, np.float32)  # and its samples
+        self._frame_samples = np.zeros(0, np.float32)  # and its samples,
+        self.frame_at = 0.0  # and when the listener hears it, ms
         self.num_underruns = 0
 
     @property
@@ -130,6 +131,7 @@ class Playout:
             assert self._encoder is not None
             self.frame = self._encoder.encode(frame, last=p.is_last)
             self._frame_samples = frame
+            self.frame_at = p.plays_at(len(frame)) * 1000 + self._lag_ms()
             power = float(np.mean(frame * frame)) if len(frame) else 0.0
             level = 10 * math.log10(max(power, 1e-10))
             played = max(0, p.played_ms(now) - round(self._lag_ms()))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from playwright.sync_api import Page, expect
 
 from bargein.client.audio import read_wav
@@ -16,6 +19,7 @@ from bargein.client.session import RealtimeClient
 from bargein.client.turns import Microphone, converse
 
 from ..e2e.conftest import DATA, Served
+from ..e2e.upstream import Upstream
 from .conftest import Open
 
 HOUR_MS = 3_600_000
@@ -101,11 +105,8 @@ def test_a_recording_is_explained_played_and_exported(server: Served, open_page:
     page.locator("#lanes").click(position={"x": 200, "y": 60})
     page.get_by_role("button", name="Play").click()
     page.wait_for_timeout(1200)
-    mic, out, cursor = page.evaluate(
-        "[document.getElementById('mic-audio').currentTime, document.getElementById('out-audio').currentTime,"
-        " window.inspector.timeline.cursor / 1000]"
-    )
-    assert mic > 0.5 and abs(mic - out) < 0.15 and abs(mic - cursor) < 0.15
+    played, cursor = page.evaluate("[document.getElementById('audio').currentTime, window.inspector.timeline.cursor / 1000]")
+    assert played > 0.5 and abs(played - cursor) < 0.15
     page.get_by_role("button", name="Pause").click()
     page.locator("#export summary").click()
     with page.expect_download() as download:
@@ -118,6 +119,62 @@ def test_a_recording_is_explained_played_and_exported(server: Served, open_page:
     again = open_page(here)
     again.wait_for_function("() => window.inspector.session?.turns.length === 1", timeout=15_000)
     assert again.evaluate("[window.inspector.timeline.from, window.inspector.timeline.to]") == pytest.approx(view, abs=2)
+
+
+def spans(upstream: Upstream, session_id: str) -> list[Any]:
+    """The spans of a call, once its `session` span, the last, has come."""
+    until = time.monotonic() + 15
+    while time.monotonic() < until:
+        found = []
+        for body in list(upstream.traces):
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                found += [x for s in resource.scope_spans for x in s.spans if attributes(x)["session_id"] == session_id]
+        if any(x.name == "session" for x in found):
+            return found
+        time.sleep(0.1)
+    raise AssertionError("no trace has come")
+
+
+def attributes(span: Any) -> dict[str, Any]:
+    return {x.key.removeprefix("bargein."): getattr(x.value, x.value.WhichOneof("value")) for x in span.attributes}
+
+
+def test_a_trace_shows_the_waterfall_of_the_page(desk: tuple[Served, Upstream], open_page: Open) -> None:
+    """The stages put together from the spans that a collector got are those that the page makes of its records."""
+    served, upstream = desk
+    call = Call(served)
+    assert call.answered.wait(60)
+    call.hang_up()
+    found = spans(upstream, call.session_id)
+    session = next(x for x in found if x.name == "session")
+    turns = [x for x in found if x.name == "turn"]
+    assert {x.trace_id for x in found} == {session.trace_id} and all(x.parent_span_id == session.span_id for x in turns)
+    page = open_page(base(served))
+    choose(page, served, call.session_id)
+    page.wait_for_function("() => window.inspector.session?.turns.at(-1)?.done")
+    shown = page.evaluate(
+        "async () => { const { stages } = await import('/pages/story.js');"
+        " const s = window.inspector.session; return s.turns.map((t) => [t.id, stages(t), s.zero]); }"
+    )
+    assert len(shown) == len(turns) == 1
+    (_, stages, _), turn = shown[0], turns[0]
+    at = {x.name: x.time_unix_nano / 1e6 for x in turn.events}
+    below = [x for x in found if x.parent_span_id == turn.span_id]
+    work = {x.name: (x.start_time_unix_nano / 1e6, x.end_time_unix_nano / 1e6) for x in below}
+    first = {x.name: {y.name: y.time_unix_nano / 1e6 for y in x.events} for x in below}
+    traced = {
+        "Silence until a stop": (at["voice_end"], work["stt"][0]), "Transcript": work["stt"],
+        "End-of-turn score": (at["stop"], work["eou"][1]), "Waiting for more": (work["eou"][1], at["commit"]),
+        "First token": (work["chat"][0], first["chat"]["first_token"]),
+        "First speech": (at["first_token"], first["tts"]["first_chunk"]),
+        "Held, then sent": (first["tts"]["first_chunk"], at["first_frame"]),
+    }  # fmt: skip
+    zero = stages[0][1] - traced["Silence until a stop"][0]  # both count from somewhere of their own
+    for name, start, end in stages:
+        assert traced[name][0] + zero == pytest.approx(start, abs=5), name
+        assert traced[name][1] + zero == pytest.approx(end, abs=5), name
+    assert {attributes(x)["span_id"].split(":")[0] for x in below} >= {"stt", "eou", "llm", "tts"}
+    assert attributes(turn)["status"] == "completed" and attributes(session)["end_reason"] == "client_closed"
 
 
 def lengthened(journal: list[str], target_ms: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def serving(log: Path, *args: str) -> Iterator[Served]:
             time.sleep(0.2)
         yield served
     finally:
-        process.terminate()
+        process.send_signal(signal.SIGINT)  # at once: what is left of a failed test's calls is not waited for
         try:
             process.wait(15)
         except subprocess.TimeoutExpired:

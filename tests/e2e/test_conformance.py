@@ -101,7 +101,7 @@ def test_the_journal_of_a_real_call_replays_also_after_a_kill(tmp_path: Path) ->
     running = serving(tmp_path / "log", "--set", f"inspector.session_dir={folder}")
     server = next(running)
     talk(server, "capital", "bees", "week", seconds=40)
-    (whole,) = folder.glob("*.jsonl")
+    (whole,) = folder.glob("*/journal.jsonl")
     done = list(replay.steps(replay.load(ended(whole))))
     assert len(done) > 100 and all(x.same for x in done)
     assert repr([x.effects for x in done]).count("ResponseDone(") >= 3
@@ -111,7 +111,7 @@ def test_the_journal_of_a_real_call_replays_also_after_a_kill(tmp_path: Path) ->
             ws.send(json.dumps({"type": "input_audio_buffer.append", "audio": "AAAA" * 1280}))
             time.sleep(0.02)
         os.kill(server.pid, signal.SIGKILL)
-    (killed,) = set(folder.glob("*.jsonl")) - {whole}
+    (killed,) = set(folder.glob("*/journal.jsonl")) - {whole}
     done = list(replay.steps(replay.load(killed)))
     assert len(done) > 20 and all(x.same for x in done)
     with pytest.raises(StopIteration):

@@ -2,6 +2,7 @@
 
 It is a test's double of somebody else's server, at its wire: it calls the tool whose name the question speaks of, or
 else the first, with an argument found in the question, and when a tool has answered it says the result in a sentence.
+It also stands in for those who are told of calls: it keeps webhooks and traces.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Upstream:
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.url = ""
+        self.hooks: list[tuple[dict[str, str], bytes]] = []  # webhooks
+        self.traces: list[bytes] = []  # OTLP
         self.next_tool = ""  # the tool to call next, whatever is asked
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -44,6 +47,8 @@ class Upstream:
     async def _serve(self) -> None:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._answer)
+        app.router.add_post("/hooks", self._hook)
+        app.router.add_post("/v1/traces", self._trace)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -53,6 +58,14 @@ class Upstream:
         self._ready.set()
         await self._stop.wait()
         await runner.cleanup()
+
+    async def _hook(self, request: web.Request) -> web.Response:
+        self.hooks.append(({k.lower(): v for k, v in request.headers.items()}, await request.read()))
+        return web.Response(status=204)
+
+    async def _trace(self, request: web.Request) -> web.Response:
+        self.traces.append(await request.read())
+        return web.Response(headers={"Content-Type": "application/x-protobuf"})
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

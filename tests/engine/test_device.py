@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bargein.engine.build import check_threads
 from bargein.engine.device import DeviceError, choose, parse, parse_memory
 
 DRIVER = """
@@ -149,3 +150,12 @@ def test_check_gpu_interpreted(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and "all kernels are right" in done.stdout, done.stdout + done.stderr
     assert '"ok": true' in (tmp_path / "r.json").read_text()
+
+
+def test_an_engine_without_openmp_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numba's fallback ends the process when two workers run kernels at a time."""
+    check_threads()
+    for layer in ("omppool", "tbbpool"):
+        monkeypatch.setitem(sys.modules, f"numba.np.ufunc.{layer}", None)
+    with pytest.raises(DeviceError, match="libgomp1"):
+        check_threads()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from pathlib import Path
 
 import pytest
 
 from bargein.http_api.config import ConfigError, load
+from bargein.http_api.logs import Json
 
 
 def test_file_then_environment_then_flags(tmp_path: Path) -> None:
@@ -58,3 +61,12 @@ def test_bad_configuration_names_the_key(tmp_path: Path, toml: str, environ: dic
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml"):
         load(tmp_path / "none.toml", {}, {})
+
+
+def test_a_log_of_json_is_one_object_a_line() -> None:
+    record = logging.LogRecord("bargein.x", logging.ERROR, "", 0, "%s \n broke", ("a \"call\"",), None)
+    record.exc_info = (ValueError, ValueError("why"), None)
+    line = Json().format(record)
+    told = json.loads(line)
+    assert "\n" not in line and told["message"] == 'a "call" \n broke' and told["level"] == "error"
+    assert "ValueError: why" in told["exception"] and told["time"].endswith("+00:00")

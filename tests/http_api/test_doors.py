@@ -172,18 +172,41 @@ def test_pages_are_served_and_nothing_beside_them() -> None:
 
 
 def test_recordings_cannot_be_reached_by_a_path(tmp_path: Path) -> None:
-    (tmp_path / "rec").mkdir()
-    (tmp_path / "secret.jsonl").write_text("{}")
-    (tmp_path / "rec" / "sess_a.jsonl").write_text('{"journal":1,"session":"sess_a","started":1,"transport":"x"}\n')
+    recorded = tmp_path / "rec" / "sess_a"
+    for folder in (recorded, tmp_path / "sess_secret"):
+        folder.mkdir(parents=True)
+        (folder / "journal.jsonl").write_text('{"journal":1,"session":"sess_a","started":1,"transport":"x"}\n')
+    (tmp_path / "rec" / "sess_link").symlink_to(tmp_path / "sess_secret")
 
     async def visit(http: aiohttp.ClientSession, base: str) -> None:
         async with http.get(base + "/v1/inspect/sess_a/journal") as reply:
             assert reply.status == 200 and json.loads(await reply.text())["session"] == "sess_a"
-        for path in ("..%2fsecret/journal", "sess_a/..", "sess_b/journal", "sess_a/other"):
+        for path in ("..%2fsess_secret/journal", "sess_a/..", "sess_b/journal", "sess_a/other", "sess_a/journal.jsonl",
+                     "sess_link/journal", "sess_a/..%2f..%2fsess_secret%2fjournal"):  # fmt: skip
             async with http.get(f"{base}/v1/inspect/{path}") as reply:
                 assert reply.status == 404
+        for path in ("..%2fsess_secret", "..", "%2e%2e", "sess_link", "sess_b", "sess_a%2f..%2f..%2fsess_secret", "sess_a%00"):
+            async with http.delete(f"{base}/v1/inspect/{path}") as reply:
+                assert reply.status in (404, 405), path
+        async with http.delete(f"{base}/v1/inspect/sess_a") as reply:
+            assert reply.status == 200 and (await reply.json())["deleted"] is True
+        async with http.delete(f"{base}/v1/inspect/sess_a") as reply:
+            assert reply.status == 404
 
     serve(Server(), visit, session_dir=str(tmp_path / "rec"))
+    assert not recorded.exists() and (tmp_path / "sess_secret" / "journal.jsonl").exists()
+
+
+def test_a_recording_is_deleted_by_an_administrator_only(tmp_path: Path) -> None:
+    (tmp_path / "sess_a").mkdir()
+
+    async def visit(http: aiohttp.ClientSession, base: str) -> None:
+        for key, status in (("", 401), ("sk_real", 401), ("sk_admin", 200)):
+            async with http.delete(base + "/v1/inspect/sess_a", headers={"Authorization": f"Bearer {key}"}) as reply:
+                assert reply.status == status
+
+    serve(KEYED, visit, session_dir=str(tmp_path))
+    assert not (tmp_path / "sess_a").exists()
 
 
 def test_a_self_signed_certificate_is_made_once_and_serves_https(tmp_path: Path) -> None:

@@ -15,7 +15,11 @@ import pytest
 from bargein.pipeline import journal
 from bargein.pipeline.inspect import Inspections, Relay, Watch
 from bargein.pipeline.recording import Recorder
+from bargein.realtime import alphabet as a
+from bargein.realtime import effects as f
 from bargein.realtime import events as e
+from bargein.realtime.conversation import Message, Part, SpokenWord
+from bargein.realtime.ids import ItemId
 from bargein.realtime.machine import step
 from bargein.realtime.settings import parse
 from bargein.realtime.state import Session
@@ -126,31 +130,62 @@ def test_what_is_odd_does_not_reach_the_session() -> None:
     assert list(watch.relay.history())
 
 
+def sides(file: Path) -> np.ndarray:
+    """[samples, 2]"""
+    with wave.open(str(file)) as wav:
+        assert (wav.getframerate(), wav.getnchannels()) == (24000, 2)
+        return np.frombuffer(wav.readframes(wav.getnframes()), "<i2").reshape(-1, 2)
+
+
 def test_a_recording_holds_journal_and_both_sides_in_place(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, keep_days=1, keep_mb=100)
     sink = recorder.start("sess_rec", "test")
     watch = Inspections(64).open("sess_rec", "test", sink)
     p = a_call(watch)
-    now = time.monotonic() * 1000
+    now = sink._origin_ms
     tone = np.full(1600, 0.5, np.float32)
-    sink.mic(tone, now + 100)
-    sink.mic(tone, now + 200)
-    sink.out(np.full(480, 1000, "<i2").tobytes(), now + 1000)
-    sink.out(np.full(480, 1000, "<i2").tobytes(), now + 1000)  # written ahead: follows on
+    sink.mic(tone, now + 300)
+    sink.mic(tone, now + 430)  # 30 ms late: not moved
+    sink.out(np.full(480, 1000, "<i2").tobytes(), now + 1000, "a")
+    sink.out(np.full(480, 1000, "<i2").tobytes(), now + 1021, "a")  # a clock's jitter: follows on
+    sink.out(np.full(480, 1000, "<i2").tobytes(), now + 1240, "a")  # a pause
     watch.end()
     recorder.close()  # what is written in the background is on disk now
     assert recorder.list()[0]["session_id"] == "sess_rec"
-    lines = (tmp_path / "sess_rec.jsonl").read_text().splitlines()
+    lines = (tmp_path / "sess_rec" / "journal.jsonl").read_text().splitlines()
     assert json.loads(lines[0])["session"] == "sess_rec" and "end" in json.loads(lines[-1])
     assert journal.inputs(lines) == p.inputs
     assert {json.loads(x)["rec"]["lane"] for x in lines if '"rec"' in x} >= {"turn", "eou", "stt", "llm"}
-    with wave.open(str(tmp_path / "sess_rec.mic.wav")) as mic:
-        x = np.frombuffer(mic.readframes(mic.getnframes()), "<i2")
-        assert mic.getframerate() == 16000 and len(x) >= 3200 and np.all(x[-3200:] == 16384)
-    with wave.open(str(tmp_path / "sess_rec.out.wav")) as out:
-        x = np.frombuffer(out.readframes(out.getnframes()), "<i2")
-        assert len(x) == pytest.approx(24000 * 1.04 + 24 * (now - sink._origin_ms), abs=500)
-        assert np.all(x[-960:] == 1000) and not x[: len(x) - 960].any()
+    x = sides(tmp_path / "sess_rec" / "audio.wav")
+    loud = np.flatnonzero(np.abs(x[:, 0]) > 8192)
+    assert abs(loud[0] - 200 * 24) < 12 and abs(loud[-1] - 400 * 24) < 12 and np.all(np.diff(loud) == 1)
+    assert np.flatnonzero(x[:, 1]).tolist() == [*range(24000, 24960), *range(1240 * 24, 1260 * 24)]
+
+
+def test_what_was_cut_is_silent_and_what_was_paused_is_a_pause(tmp_path: Path) -> None:
+    """A reply of two words, paused in between, is cut in its second; its audio had been written ahead."""
+    recorder = Recorder(tmp_path, keep_days=1, keep_mb=100)
+    sink = recorder.start("sess_cut", "test")
+    zero = sink._origin_ms
+    for n in range(50):
+        at = 500 + 20 * n if n < 25 else 1500 + 20 * (n - 25)
+        sink.out(np.full(480, 1000 + n, "<i2").tobytes(), zero + at, "item_a")
+    words = (SpokenWord("One ", 100, 500), SpokenWord("two ", 500, 700), SpokenWord("three ", 700, 900))
+    said = Message(ItemId("item_a"), "assistant", (Part("output_audio", "One two"),), "incomplete", words, 720)
+    sink.input(e.TransportClosed(zero + 1720), (f.Emit(a.ItemDone(said, None)),))
+    sink.input(e.TransportClosed(zero + 1800), (f.Emit(a.ItemTruncated(ItemId("item_a"), 640, "client")),))
+    sink.out(np.full(480, 7, "<i2").tobytes(), zero + 1900, "item_b")
+    watch = Inspections(64).open("sess_cut", "test", sink)
+    watch.end()
+    recorder.close()
+    x = sides(tmp_path / "sess_cut" / "audio.wav")[:, 1]
+    spans = [*range(500 * 24, 1000 * 24), *range(1500 * 24, 1640 * 24), *range(1900 * 24, 1920 * 24)]
+    assert np.flatnonzero(x).tolist() == spans
+    told = json.loads((tmp_path / "sess_cut" / "transcript.json").read_text())
+    (item,) = told["items"]
+    assert item["text"] == "One two-" and item["status"] == "incomplete" and told["aligned"] is True
+    words_told = [(w["word"], w["start_ms"], w["end_ms"]) for w in item["words"]]
+    assert words_told == [("One", 600, 1000), ("two-", 1500, 1640)]
 
 
 def test_a_quiet_session_is_on_disk_too(tmp_path: Path) -> None:
@@ -158,7 +193,7 @@ def test_a_quiet_session_is_on_disk_too(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, keep_days=1, keep_mb=100)
     watch = Inspections(64).open("sess_still", "test", recorder.start("sess_still", "test"))
     p = a_call(watch)
-    file, text = tmp_path / "sess_still.jsonl", ""
+    file, text = tmp_path / "sess_still" / "journal.jsonl", ""
     until = time.monotonic() + 20
     while text.count('\n{"in"') < len(p.inputs) or not text.endswith("\n"):
         assert time.monotonic() < until, f"{len(text)} characters reached the disk"
@@ -170,14 +205,16 @@ def test_a_quiet_session_is_on_disk_too(tmp_path: Path) -> None:
 
 def test_old_recordings_go_by_age_and_by_size(tmp_path: Path) -> None:
     def put(name: str, size: int, days: float) -> None:
-        file = tmp_path / f"{name}.jsonl"
-        file.write_bytes(b"x" * size)
-        os.utime(file, (time.time() - days * 86400,) * 2)
+        (tmp_path / name).mkdir()
+        for file in (tmp_path / name / "journal.jsonl", tmp_path / name / "audio.wav"):
+            file.write_bytes(b"x" * (size // 2))
+            os.utime(file, (time.time() - days * 86400,) * 2)
 
     put("sess_old", 10, 9)
     put("sess_big1", 600_000, 2)
     put("sess_big2", 600_000, 1)
+    put("other", 600_000, 9)
     (tmp_path / "notes.txt").write_text("not ours")
     recorder = Recorder(tmp_path, keep_days=5, keep_mb=1)
     recorder.close()
-    assert sorted(x.name for x in tmp_path.iterdir()) == ["notes.txt", "sess_big2.jsonl"]
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["notes.txt", "other", "sess_big2"]

@@ -23,7 +23,7 @@ def recorded(tmp_path: Path) -> tuple[Path, Listening]:
     p = a_call(watch)
     watch.end()
     recorder.close()
-    return tmp_path / "sess_rec.jsonl", p
+    return tmp_path / "sess_rec" / "journal.jsonl", p
 
 
 def test_a_replay_has_the_same_effects_byte_for_byte(recorded: tuple[Path, Listening]) -> None:
