@@ -1,4 +1,4 @@
-"""`python -m bargein.engine`: the engine process. Ends when its parent does."""
+"""`python -m bargein.engine`: the process that owns the models. Told on stdin where to listen; ends with who started it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import logging
 import os
 import signal
 import sys
-import threading
-import time
 from pathlib import Path
 
 from bargein.models.errors import WeightsError
 
+from . import nursery
+from .core import Core
 from .device import DeviceError
+from .server import Server
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bargein.engine")
-    parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--stt", default="")
     parser.add_argument("--chat", default="")
     parser.add_argument("--device", default="cpu", help="auto, cpu, cuda or cuda:N")
@@ -28,31 +28,32 @@ def main() -> int:
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    threading.Thread(target=_follow_parent, args=(os.getppid(),), name="parent", daemon=True).start()
-    sys.setswitchinterval(0.001)
+    front = os.getppid()
+    nursery.follow(front)
     try:
-        asyncio.run(_serve(args))
+        from .build import build  # here: it imports the models and their compiler, which takes seconds
+
+        built = build(
+            stt=args.stt, chat=args.chat, threads=args.threads, device=args.device, gpu_memory=args.gpu_memory
+        )
     except (WeightsError, DeviceError) as problem:
         print(f"bargein: {problem}", file=sys.stderr)
         return 2
-    return 0
+
+    def engine(socket: Path) -> int:
+        nursery.follow(front)  # a fork has none of its parent's threads
+        sys.setswitchinterval(0.001)
+        asyncio.run(_serve(built.core, built.models, socket))
+        return 0
+
+    if built.forks:
+        return nursery.run(engine)
+    return engine(Path(sys.stdin.readline().rstrip("\n")))
 
 
-def _follow_parent(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(0)
-
-
-async def _serve(args: argparse.Namespace) -> None:
-    from .build import build  # here: it imports the models and their compiler, which takes seconds
-    from .server import Server
-
-    core, models = await asyncio.to_thread(
-        build, stt=args.stt, chat=args.chat, threads=args.threads, device=args.device, gpu_memory=args.gpu_memory
-    )
+async def _serve(core: Core, models: dict[str, str], socket: Path) -> None:
     server = Server(core, models)
-    listener = await server.listen(args.socket)
+    listener = await server.listen(socket)
     await asyncio.to_thread(core.warm)
     core.start()
     server.announce()

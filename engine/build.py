@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 
@@ -28,6 +28,14 @@ from .models_used import chosen
 WORKSPACE = 1 << 30  # bytes of a GPU's budget that neither weights nor the chat cache get
 
 
+class Built(NamedTuple):
+    """An engine that is not started. `forks`: what it has may be shared with forked processes."""
+
+    core: Core
+    models: dict[str, str]
+    forks: bool
+
+
 def check_threads() -> None:
     """Workers run kernels at the same time, and Numba's fallback for machines without OpenMP ends the process at that.
     Raises DeviceError."""
@@ -42,8 +50,8 @@ def check_threads() -> None:
 
 def build(
     *, stt: str = "", chat: str = "", threads: int = 0, device: str = "cpu", gpu_memory: str = "80%"
-) -> tuple[Core, dict[str, str]]:
-    """Load the models and return the core (not started) with the names used. Raises WeightsError, DeviceError."""
+) -> Built:
+    """Load the models. Runs no kernel on the CPU. Raises WeightsError, DeviceError."""
     check_threads()
     names = chosen(stt=stt, chat=chat)
     choice = choose(device, gpu_memory)
@@ -58,7 +66,7 @@ def build(
                 raise DeviceError(f"{choice.name}: {type(problem).__name__}: {problem}") from problem
             choice = choose("cpu")
     folders = {task: store.path(name) for task, name in names.items()}
-    return assemble(folders, ops, choice.budget, threads), names
+    return Built(assemble(folders, ops, choice.budget, threads), names, ops is cpu)
 
 
 def assemble(folders: dict[str, Path], ops: Any = cpu, budget: int = 0, threads: int = 0) -> Core:
@@ -77,11 +85,15 @@ def assemble(folders: dict[str, Path], ops: Any = cpu, budget: int = 0, threads:
     vad = VadLane(silero.load(folders["vad"]))
     if ops is cpu:
         lanes["chat"] = ChatLane(language, load_codec(folders["chat"]))
-        cores = min(threads or os.cpu_count() or 1, numba.get_num_threads())
+        for lane in lanes.values():
+            lane.prepare()
+        cores = min(threads or os.cpu_count() or 1, numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
         return Core(lanes, vad, cores, numba.set_num_threads)
     placed = decoder.Model(language.config, ops.place(language.weights._replace(sketch=None)))
     pages = pages_for(language.config, budget - WORKSPACE - ops.num_bytes)
     lanes["chat"] = ChatLane(placed, load_codec(folders["chat"]), DeviceDecoder(ops, Pool(language.config, ops, pages)))
+    for lane in lanes.values():
+        lane.prepare()
     # One worker: steps of two would only wait for each other on the device, which a thread has to choose for itself.
     return Core(lanes, vad, 1, lambda _: ops.enter())
 

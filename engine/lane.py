@@ -97,5 +97,8 @@ class Lane:
     def close(self, stream: Stream) -> None:
         """Let go of the stream's state."""
 
+    def prepare(self) -> None:
+        """Make what takes long and is the same for every engine. No kernels: a process that has run one cannot be forked."""
+
     def warm(self) -> None:
         """Compile and touch everything once, so that the first call is not slow."""

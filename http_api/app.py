@@ -125,7 +125,7 @@ async def running_engine(config: Config, client: EngineClient) -> AsyncIterator[
     if config.engine.mode == "inproc":
         from bargein.engine.build import build  # here: it imports the models and their compiler, which takes seconds
 
-        core, models = await asyncio.to_thread(
+        core, models, _ = await asyncio.to_thread(
             build, stt=config.models.stt, chat=config.models.chat, threads=config.engine.threads,
             device=config.engine.device, gpu_memory=config.engine.gpu_memory,
         )  # fmt: skip

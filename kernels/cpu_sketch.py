@@ -82,10 +82,10 @@ def _rough(typing_context, x, w, w_stride, quads, eight_x, x_scale, w_scale, out
     return types.void(*numbers), codegen
 
 
-@nb.njit(parallel=True, **_JIT)
+@nb.njit(**_JIT)  # not parallel: a process that has started the kernels' threads cannot be forked
 def _sketch(packed, scale, quads_out, scale_out):  # type: ignore[no-untyped-def]
     groups, pairs = packed.shape[0], packed.shape[1]
-    for g in nb.prange(groups):
+    for g in range(groups):
         for row in range(8):
             top = 0
             for k in range(pairs):

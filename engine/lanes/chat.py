@@ -173,6 +173,9 @@ class ChatLane(Lane):
             stream.send(tag, p.Token(rest))
         return p.Generated("length", len(prompt), limit, 0)
 
+    def prepare(self) -> None:
+        self._writer.prepare()
+
     def warm(self) -> None:
         kv = self._graph.new_kv(self._model.config)
         for n in (PREFILL_CHUNK, 7, 1):
@@ -182,4 +185,3 @@ class ChatLane(Lane):
         self._graph.rewind(kv, 0)
         self._graph.prefill(self._model.weights, self._model.config, kv, ids, PREFILL_CHUNK)
         self._opening = kv
-        self._writer.warm()

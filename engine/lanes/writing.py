@@ -33,22 +33,20 @@ class Next(NamedTuple):
 
 
 class Writer:
-    """What writing needs of the lane: the model, its tokenizer, its style and, once warm, its vocabulary's tree."""
+    """What writing needs of the lane: the model, its tokenizer, its style and its vocabulary's tree."""
 
     def __init__(self, model: decoder.Model, codec: TextCodec, style: chat_prompts.Style, graph: Any = decoder) -> None:
         self.model, self.codec, self.style, self._graph = model, codec, style, graph
         self._vocabulary: grammar.Vocabulary | None = None
-        self._bytes: list[bytes] = []
 
-    def warm(self) -> None:
+    def prepare(self) -> None:
         """Build the vocabulary's tree: seconds of work, which no call should wait for."""
         self._vocabulary = grammar.Vocabulary(self.codec, self.model.config.vocab)
-        self._bytes = self._vocabulary.tokens
 
     @property
     def vocabulary(self) -> grammar.Vocabulary:
         if self._vocabulary is None:
-            self.warm()
+            self.prepare()
         assert self._vocabulary is not None
         return self._vocabulary
 
@@ -130,8 +128,8 @@ class Writer:
                 last = watcher.push(text.finish())
                 return end(made, last.text + ("" if last.finish else watcher.finish()), "stop")
             if body.logprobs is not None:
-                top = tuple((self._bytes[t], value) for t, value in choice.top)
-                scores.append(p.TokenScore(self._bytes[choice.token], choice.logprob, top))
+                top = tuple((self.vocabulary.tokens[t], value) for t, value in choice.top)
+                scores.append(p.TokenScore(self.vocabulary.tokens[choice.token], choice.logprob, top))
             before = watcher.held
             new = text.push(choice.token)
             piece = watcher.push(new)

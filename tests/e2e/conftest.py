@@ -35,6 +35,16 @@ class Served:
         except urllib.error.HTTPError as refused:
             return refused.code, json.loads(refused.read())
 
+    def processes(self) -> dict[str, int]:
+        """The process that loads the models, and the engine that it forked."""
+        loader = next((c for c in children(self.pid) if "bargein.engine" in Path(f"/proc/{c}/cmdline").read_text()), None)
+        forked = [] if loader is None else children(loader)
+        return ({} if loader is None else {"loader": loader}) | ({"engine": forked[0]} if forked else {})
+
+
+def children(pid: int) -> list[int]:
+    return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
 
 def free_port() -> int:
     with socket.socket() as s:

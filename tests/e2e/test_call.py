@@ -191,9 +191,7 @@ def test_a_killed_engine_fails_the_reply_and_the_next_turn_works(server: Served)
             story = {"instructions": "Tell a long story.", "max_output_tokens": 150}
             await call.send("response.create", response=story)
             assert await call.wait("response.output_audio.delta", 0, 30)
-            children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-            engines = [c for c in children if "bargein.engine" in Path(f"/proc/{c}/cmdline").read_text()]
-            os.kill(int(engines[0]), signal.SIGKILL)
+            os.kill(server.processes()["engine"], signal.SIGKILL)
             done = await call.wait("response.done", 0, 10)
             assert done is not None and done.event["response"]["status"] in ("failed", "completed")
             if done.event["response"]["status"] == "failed":
@@ -206,6 +204,28 @@ def test_a_killed_engine_fails_the_reply_and_the_next_turn_works(server: Served)
             reply = await converse(call, mic, read_wav(DATA / "questions" / "bees.wav"), 40)
             await mic.stop()
             assert word_error(QUESTIONS["bees"], reply.user_text) == 0 and reply.status == "completed"
+
+    asyncio.run(run())
+
+
+def test_who_loads_the_models_may_die_and_no_call_notices(server: Served) -> None:
+    async def run() -> None:
+        async with RealtimeClient(server.url) as call:
+            await call.update(profile="fast")
+            mic = Microphone(call)
+            before = server.processes()
+            os.kill(before["loader"], signal.SIGKILL)
+            reply = await converse(call, mic, read_wav(DATA / "questions" / "bees.wav"), 40)
+            assert word_error(QUESTIONS["bees"], reply.user_text) == 0 and reply.status == "completed"
+            async with asyncio.timeout(10):
+                while (after := server.processes()).get("loader") in (None, before["loader"]):
+                    await asyncio.sleep(0.1)
+            await mic.stop()
+            assert Path(f"/proc/{before['engine']}").exists() and "engine" not in after, "the engine that it made goes on"
+            os.kill(before["engine"], signal.SIGKILL)
+            async with asyncio.timeout(20):
+                while "engine" not in server.processes() or server.get("/health/ready")[0] != 200:
+                    await asyncio.sleep(0.1)
 
     asyncio.run(run())
 

@@ -22,11 +22,6 @@ def usage(pid: int) -> dict[str, int]:
     }
 
 
-def engine_pid(server: Served) -> int:
-    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-    return next(int(c) for c in children if "bargein.engine" in Path(f"/proc/{c}/cmdline").read_text())
-
-
 async def one_call(server: Served, n: int) -> None:
     async with RealtimeClient(server.url) as call:
         await call.update(profile="fast")
@@ -41,7 +36,7 @@ async def one_call(server: Served, n: int) -> None:
 
 
 def test_ten_calls_leave_nothing_behind(server: Served) -> None:
-    pids = {"front": server.pid, "engine": engine_pid(server)}
+    pids = {"front": server.pid, **server.processes()}
     after: dict[int, dict[str, dict[str, int]]] = {}
     for n in range(1, 11):
         asyncio.run(one_call(server, n))
