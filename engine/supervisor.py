@@ -19,7 +19,6 @@ from .client import EngineClient, connect
 log = logging.getLogger("bargein.supervisor")
 
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
-STEADY_S = 30.0  # an engine that lived this long has its back-off forgotten
 CONNECT_S = 120.0
 CONNECT_EVERY_S = 0.05
 WATCH_S = 1.0
@@ -75,11 +74,11 @@ class Supervisor:
     async def _keep(self, reader: asyncio.Task[None]) -> None:
         backoff = FIRST_BACKOFF_S
         while True:
-            born = time.monotonic()
+            served = False
             while not reader.done():  # it ends with the connection
-                await self._watch(reader)
+                served = await self._watch(reader) or served
             self._kill_engine()
-            if time.monotonic() - born > STEADY_S:
+            if served:  # only one that does not come up is given more and more time
                 backoff = FIRST_BACKOFF_S
             log.error("the engine ended; starting another in %.1f s", backoff)
             while True:
@@ -92,11 +91,11 @@ class Supervisor:
                 except EngineExited as problem:
                     log.error("%s; trying again in %.1f s", problem, backoff)
 
-    async def _watch(self, reader: asyncio.Task[None]) -> None:
-        """Until the engine is lost, or the process that would fork the next has died and another was started."""
+    async def _watch(self, reader: asyncio.Task[None]) -> bool:
+        """A while of the engine's life, whether it serves; where the process that forks has died another is started."""
         assert self._process is not None
-        if self._client.hello is not None:
-            self._engine_pid = self._client.hello.pid
+        if (hello := self._client.hello) is not None:
+            self._engine_pid = hello.pid
         dead = asyncio.ensure_future(self._process.wait())
         try:
             await asyncio.wait((reader, dead), timeout=WATCH_S, return_when=asyncio.FIRST_COMPLETED)
@@ -107,6 +106,7 @@ class Supervisor:
             if not reader.done():
                 log.error("the process that loads the models ended with %s; starting another", self._process.returncode)
                 await self._load()
+        return hello is not None and hello.ready
 
     def _kill_engine(self) -> None:
         """What hangs, or has lost its connection, is not to go on beside the next."""
