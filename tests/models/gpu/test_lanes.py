@@ -199,12 +199,12 @@ def test_writing(ops: Ops) -> None:
     model, codec = random_model(cfg), byte_codec()
     body = p.Write(prompt="Hi there", max_tokens=5, temperature=0.0, logprobs=2)
     lane = ChatLane(model, codec)
-    lane._writer.warm()
+    lane.prepare()
     want = ask(lane, "chat", body)
     graph = DeviceDecoder(ops, Pool(cfg, ops, 8))
     placed = model._replace(weights=ops.place(model.weights))
     lane = ChatLane(placed, codec, graph)
-    lane._writer.warm()
+    lane.prepare()
     got = ask(lane, "chat", body)
     tokens = [[score.raw for piece in said if isinstance(piece, p.Token) for score in piece.scores] for said in (want, got)]
     assert len(tokens[0]) >= 4 and tokens[1] == tokens[0]
