@@ -178,6 +178,35 @@ def _segments(m: Model, tokens: Sequence[int]) -> tuple[Segment, ...]:
     return tuple(out)
 
 
+def likelihoods(
+    m: Model, x: Cross, prompt: Sequence[int], texts: Sequence[Sequence[int]], ops: ModuleType = cpu
+) -> list[float]:
+    """Log-probability of each text (tokens, at least one), said from the window's start to any end, all in one step.
+
+    `prompt` is `prompt_tokens` with timestamps.
+    """
+    base = len(prompt) + 1
+    length = base + max(len(t) for t in texts)
+    cache = whisper.init_cache(m, len(texts), length, ops)
+    spans = [[*prompt, m.special.timestamp_begin, *t] for t in texts]
+    ids = np.array([token for span in spans for token in span], np.int64)
+    rows = np.repeat(np.arange(len(spans)), [len(span) for span in spans]).astype(np.int64)
+    positions = np.concatenate([np.arange(len(span), dtype=np.int64) for span in spans])
+    hidden = whisper.decoder_hidden(m, x, cache, ids, rows, positions, ops)
+    own = np.flatnonzero((positions >= base) | ((rows == 0) & (positions == base - 1)))  # all share what is before the text
+    scores = whisper.logits(m, hidden[ops.to_device(own)], ops)
+    scores[:, list(m.cfg.suppress)] = -np.inf
+    logs = on_host(ops).log_softmax(scores)
+    out, at = [], 1
+    for text in texts:
+        steps = [0, *range(at, at + len(text))]
+        end = logs[steps.pop()]
+        closes = np.logaddexp.reduce(np.append(end[m.special.timestamp_begin :], end[m.special.eot]))
+        out.append(float(sum(logs[step, token] for step, token in zip(steps, text, strict=True)) + closes))
+        at += len(text)
+    return out
+
+
 # --- prompt and language ---------------------------------------------------------------------------------------------
 
 

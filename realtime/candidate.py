@@ -214,7 +214,8 @@ def barge_in_timer(d: Draft) -> None:
 
 
 def hold_cap(d: Draft) -> None:
-    """A reply does not wait for ever: speech that goes on has the floor, of speech that is over what is known decides."""
+    """A reply does not wait for ever: speech that goes on has the floor, of speech that is over what is known decides: its
+    words, or where slow ears have not heard all of it, first its length."""
     vad = d.s.vad
     if not isinstance(vad, Candidate):
         return
@@ -222,6 +223,8 @@ def hold_cap(d: Draft) -> None:
         suppress(d, "hold_cap")
     elif vad.pause is None:
         commit(d, "hold_cap")
+    elif not _is_whole(vad) and vad.voiced_ms >= d.s.settings.barge_in.unworded_ms:
+        commit(d, "length")
     elif isinstance(d.s.resp, Held):
         _decide(d, vad, d.s.resp)
 

@@ -252,13 +252,16 @@ def test_the_hold_cap_gives_the_floor() -> None:
     assert p.at - at < 2100
 
 
-@pytest.mark.parametrize(("heard", "commits"), [(None, False), ("Mm-hm", False), ("Stop", True)])
-def test_the_hold_cap_while_the_last_words_hang(heard: str | None, commits: bool) -> None:
+@pytest.mark.parametrize(
+    ("heard", "ms", "commits"),
+    [(None, 480, False), ("Mm-hm", 480, False), ("Stop", 480, True), (None, 960, True), ("Mm-hm", 960, True)],
+)
+def test_the_hold_cap_while_the_last_words_hang(heard: str | None, ms: int, commits: bool) -> None:
     p = replying()
     p.speech(320)
     if heard is not None:
         p.partial(heard, stable=0)
-    p.speech(160)
+    p.speech(ms - 320)
     p.silence(STOP_MS)
     assert isinstance(p.state.resp, Held)
     p.advance(2000)
