@@ -181,20 +181,20 @@ def _segments(m: Model, tokens: Sequence[int]) -> tuple[Segment, ...]:
 def likelihoods(
     m: Model, x: Cross, prompt: Sequence[int], texts: Sequence[Sequence[int]], ops: ModuleType = cpu
 ) -> list[float]:
-    """Log-probability of each text (tokens, at least one), said from the window's start to any end, all in one step.
+    """Log-probability of each text (tokens, at least one), said from the window's start to any end, all at once.
 
     `prompt` is `prompt_tokens` with timestamps.
     """
-    base = len(prompt) + 1
-    length = base + max(len(t) for t in texts)
-    cache = whisper.init_cache(m, len(texts), length, ops)
-    spans = [[*prompt, m.special.timestamp_begin, *t] for t in texts]
-    ids = np.array([token for span in spans for token in span], np.int64)
-    rows = np.repeat(np.arange(len(spans)), [len(span) for span in spans]).astype(np.int64)
-    positions = np.concatenate([np.arange(len(span), dtype=np.int64) for span in spans])
-    hidden = whisper.decoder_hidden(m, x, cache, ids, rows, positions, ops)
-    own = np.flatnonzero((positions >= base) | ((rows == 0) & (positions == base - 1)))  # all share what is before the text
-    scores = whisper.logits(m, hidden[ops.to_device(own)], ops)
+    begin = np.array([*prompt, m.special.timestamp_begin], np.int64)
+    base = len(begin)
+    cache = whisper.init_cache(m, len(texts), base + max(len(t) for t in texts), ops)
+    first = whisper.decoder_hidden(m, x, cache, begin, np.zeros_like(begin), np.arange(base, dtype=np.int64), ops)
+    whisper.reorder(cache, np.zeros(len(texts), np.int64), base, ops)
+    ids = np.array([token for text in texts for token in text], np.int64)
+    rows = np.repeat(np.arange(len(texts), dtype=np.int64), [len(t) for t in texts])
+    positions = np.concatenate([np.arange(base, base + len(t), dtype=np.int64) for t in texts])
+    rest = whisper.decoder_hidden(m, x, cache, ids, rows, positions, ops)
+    scores = np.concatenate([whisper.logits(m, first[-1:], ops), whisper.logits(m, rest, ops)])
     scores[:, list(m.cfg.suppress)] = -np.inf
     logs = on_host(ops).log_softmax(scores)
     out, at = [], 1

@@ -101,8 +101,8 @@ def _learn(echo: Echo, level_db: float, played: tuple[float, ...]) -> Echo:
     echo = replace(echo, heard=heard, count=echo.count + 1)
     if len(heard) < ENOUGH or echo.count % (REFIT_EVERY if echo.known else 2):
         return echo
-    if echo.path is not None and (fit := _follow(heard[-RECENT:], echo.path.lag)) is not None:
-        return replace(echo, path=fit)
+    if echo.path is not None and (path := _follow(heard[-RECENT:], echo.path.lag)) is not None:
+        return replace(echo, path=path)
     fits = [fit for lag in range(len(LAGS_MS)) if (fit := _fit(heard, lag)) is not None]
     if fits and (best := min(fits, key=lambda fit: fit[0]))[0] < STEADY_DB:
         return replace(echo, known=True, path=best[1])

@@ -29,7 +29,8 @@ def test_live(server: Served, scenario: Any) -> None:
 def test_the_command_drives_a_server(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["conformance", "run", "--server", f"http://127.0.0.1:{server.port}"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"{len(SCENARIOS)} passed, 0 failed"
-    assert main(["conformance", "run", "--server", "ws://127.0.0.1:9"]) == 2
+    for what in ("run", "fuzz"):
+        assert main(["conformance", what, "--server", "ws://127.0.0.1:9"]) == 2
 
 
 def first_update(url: str, session: dict[str, Any] | None, **how: Any) -> list[dict[str, Any]]:
