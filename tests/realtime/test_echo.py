@@ -179,6 +179,18 @@ def test_more_words_than_the_voice_had_time_for_are_the_echo_before_it(ms: int, 
     p.speech(ms)
     p.silence(352)
     p.partial(text)
-    if cut:
-        p.words(text)
+    p.words(text)
     assert isinstance(p.state.resp, Idle) is cut
+
+
+@pytest.mark.parametrize("quick", ["", "and the way in the way in the way in the way in the way"])
+def test_words_that_a_quick_transcript_lost_in_the_echo_are_found_by_a_careful_one(quick: str) -> None:
+    p = replying()
+    p.play(800)
+    p.state = replace(p.state, echo=replace(p.state.echo, known=True, path=EchoPath(5, -20.0)))
+    p.speech(480)
+    p.silence(352)
+    p.partial(quick)
+    assert isinstance(p.state.resp, Held)
+    p.words("Stop.")
+    assert isinstance(p.state.resp, Idle)
