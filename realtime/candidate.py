@@ -219,8 +219,8 @@ def barge_in_timer(d: Draft) -> None:
 
 
 def hold_cap(d: Draft) -> None:
-    """A reply does not wait for ever: speech that goes on has the floor, of speech that is over what is known decides: its
-    words, or where slow ears have not heard all of it, first its length."""
+    """A reply does not wait for ever: speech that goes on has the floor, of speech that is over what is known decides. What
+    slow ears have not heard all of has the floor where it was long, or where the reply had next to nothing left to say."""
     vad = d.s.vad
     if not isinstance(vad, Candidate):
         return
@@ -228,10 +228,12 @@ def hold_cap(d: Draft) -> None:
         suppress(d, "hold_cap")
     elif vad.pause is None:
         commit(d, "hold_cap")
-    elif not _is_whole(vad) and vad.voiced_ms >= d.s.settings.barge_in.unworded_ms:
-        commit(d, "length")
-    elif isinstance(d.s.resp, Held):
-        _decide(d, vad, d.s.resp)
+    elif isinstance(held := d.s.resp, Held):
+        limits = d.s.settings.barge_in
+        if not _is_whole(vad) and (vad.voiced_ms >= limits.unworded_ms or is_near_its_end(held, limits.boundary_ms)):
+            commit(d, "hold_cap")
+        else:
+            _decide(d, vad, held)
 
 
 def partial_timer(d: Draft) -> None:

@@ -271,6 +271,14 @@ def test_the_hold_cap_while_the_last_words_hang(heard: str | None, ms: int, comm
         assert p.names() == ["OutputPaused", "OutputResumed"]
 
 
+def test_near_the_end_speech_that_nobody_has_heard_by_the_cap_may_be_an_answer() -> None:
+    p = replying(1400)
+    p.speech(320)
+    p.silence(STOP_MS)
+    p.advance(2000)
+    assert why(p) == ["hold_cap"] and isinstance(p.state.vad, Stopped)
+
+
 def test_an_onset_that_stays_unconfirmed_does_not_hold_for_ever() -> None:
     p = replying(barge_in={"unworded_ms": 5000})
     p.tell(e.UpdateSession(p.at, parse({"turn_detection": {"type": "semantic_vad", "min_speech_duration_ms": 60000}})))
