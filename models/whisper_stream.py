@@ -36,13 +36,14 @@ _QUIET_BLOCK = SAMPLE_RATE // 50  # 20 ms
 
 # How a listener's sounds are written. Whisper seldom writes them when it hears them alone: it makes a word of them that it
 # likes better. Asked how likely they are, it tells them from words all the same: the likeliest of these has -4 to -8 where
-# a listener's sound was misheard, -8.5 to -17 where a word was said (eight synthetic voices, 33 short interruptions);
-# "Hey", "next" and "nope" are nearer, but are themselves far likelier than that.
+# a listener's sound was misheard, -8.5 to -17 where a word was said, but for words that sound like one ("hey", "nope"),
+# which mostly are far likelier themselves (81 sounds and 88 short interruptions by eight synthetic voices).
 LISTENING = (
     "Mm-hmm.", "Uh-huh.", "Mhm.", "Hmm.", "Mm.", "Uh.", "Um.", "Ah.", "Oh.", "Huh.", "Okay.", "Yes.", "Yeah.", "Right.",
 )  # fmt: skip
 _SOUND_LONGEST_S = 1.0
 _SOUND_LOGPROB = -8.0  # of the whole text
+_BELIEVED_LOGPROB = -2.5  # words this likely are not doubted
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,8 @@ def _sounds(m: Model, x: whisper.Cross, text: str, how: whisper_decode.Options, 
     texts = [m.tokenizer.encode(f" {t}", add_special_tokens=False).ids for t in (text, *LISTENING)]
     prompt = whisper_decode.prompt_tokens(m, replace(how, language=how.language or "en"))
     chosen, *others = whisper_decode.likelihoods(m, x, prompt, texts, ops)
+    if chosen >= _BELIEVED_LOGPROB:
+        return ()
     floor = max(_SOUND_LOGPROB, chosen - whisper_decode.NEAR)
     ranked = sorted(zip(others, LISTENING, strict=True), reverse=True)
     return tuple(t for value, t in ranked if value >= floor)

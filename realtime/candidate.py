@@ -230,7 +230,8 @@ def hold_cap(d: Draft) -> None:
         commit(d, "hold_cap")
     elif isinstance(held := d.s.resp, Held):
         limits = d.s.settings.barge_in
-        if not _is_whole(vad) and (vad.voiced_ms >= limits.unworded_ms or is_near_its_end(held, limits.boundary_ms)):
+        unheard = not _is_whole(vad) or (vad.pause.flush is not None and not _all_words(d, vad))
+        if unheard and (vad.voiced_ms >= limits.unworded_ms or is_near_its_end(held, limits.boundary_ms)):
             commit(d, "hold_cap")
         else:
             _decide(d, vad, held)

@@ -194,3 +194,16 @@ def test_words_that_a_quick_transcript_lost_in_the_echo_are_found_by_a_careful_o
     assert isinstance(p.state.resp, Held)
     p.words("Stop.")
     assert isinstance(p.state.resp, Idle)
+
+
+@pytest.mark.parametrize(("ms", "cut"), [(320, False), (960, True)])
+def test_long_speech_whose_careful_transcript_hangs_takes_the_floor_at_the_cap(ms: int, cut: bool) -> None:
+    p = replying()
+    p.play(800)
+    p.state = replace(p.state, echo=replace(p.state.echo, known=True, path=EchoPath(5, -20.0)))
+    p.speech(ms)
+    p.silence(352)
+    p.partial("Can you say that again?", no_speech_prob=0.9)
+    assert isinstance(p.state.resp, Held)
+    p.advance(2000)
+    assert bool(p.of(a.SpeechStarted)[1:]) is cut
