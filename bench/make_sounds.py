@@ -25,7 +25,9 @@ RATE = 24000
 SEED = 5
 
 BACKCHANNELS = ("Mm-hm.", "Yeah.", "Right.", "Uh-huh.", "Okay.", "I see.", "Yeah, right.")
-PHONEMES = {"Mm-hm.": "[[m,@mh'm]]", "Uh-huh.": "[[,Vh'V]]"}  # espeak-ng would spell these out
+# What an engine would spell out ("em em aitch em") is given to it as phonemes.
+PHONEMES = {"Mm-hm.": "[[m,@mh'm]]", "Uh-huh.": "[[,Vh'V]]"}  # of espeak-ng
+PHONES = {"Mm-hm.": "ah m hh ah m"}  # of flite
 INTERRUPTIONS = (
     "Stop.", "Wait a second.", "No, that's wrong.", "What about Italy?", "Hold on, please.", "Can you say that again?",
     "I meant the other one.", "That's enough, thank you.", "Tell me something else instead.", "Sorry, who was that?",
@@ -51,7 +53,8 @@ def speak(voice: str, text: str, own: hibari.Model) -> np.ndarray:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "said.wav"
             if engine == "flite":
-                subprocess.run(["flite", "-voice", name, "-t", text, "-o", str(out)], check=True)
+                said = ["-p", PHONES[text]] if text in PHONES else ["-t", text]
+                subprocess.run(["flite", "-voice", name, *said, "-o", str(out)], check=True)
             else:
                 subprocess.run(["espeak-ng", "-v", name, "-s", "150", "-w", str(out), PHONEMES.get(text, text)], check=True)
             with wave.open(str(out)) as file:

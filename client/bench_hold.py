@@ -37,6 +37,7 @@ STORY = (
     ("Tell me about the sea.", ""),
 )  # fmt: skip
 FADE_MS = 20
+ALL_ECHOES = tuple(f"{db}:{ms}" for db in (-10, -20, -30) for ms in (80, 200))
 KEEPS = ("backchannel", "noise", "nothing")  # what must leave the reply whole; `nothing`: but for its echo
 
 
@@ -50,7 +51,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--each", type=int, default=20, help="trials of each kind (default %(default)s)")
     p.add_argument("--lead", type=int, default=40, help="pacer.lead_ms")
     p.add_argument("--tokens", type=int, default=90, help="length of a reply")
-    p.add_argument("--echo", metavar="DB:MS", help="loop the reply back into the microphone, so loud and so late")
+    p.add_argument("--echo", default="", metavar="DB:MS,…", help="loop the reply back into the microphone, so loud and so "
+                   "late; one round of trials for each; `all`: -10, -20, -30 dB, each at 80 and 200 ms")
+    p.add_argument("--calls", type=int, default=1, help="calls at once (default %(default)s; latencies want 1)")
     p.add_argument("--verbose", action="store_true", help="one line a trial")
     p.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     return p
@@ -86,31 +89,47 @@ def run(argv: list[str]) -> int:
 
 
 async def _run(args: argparse.Namespace) -> dict[str, Any]:
-    rng = random.Random(2)
     whole = await _trial(args, None, 0.0)
-    length = len(whole.audio) / RATE
-    print(f"a reply of {length:.1f} s: {whole.text!r}")
-    figures: dict[str, Any] = {"mode": args.mode, "lead_ms": args.lead, "reply_s": round(length, 1)}
+    print(f"a reply of {len(whole.audio) / RATE:.1f} s: {whole.text!r}", flush=True)
+    figures: dict[str, Any] = {"mode": args.mode, "lead_ms": args.lead, "reply_s": round(len(whole.audio) / RATE, 1)}
+    echoes = ALL_ECHOES if args.echo == "all" else tuple(args.echo.split(","))
     for kind in args.kinds.split(","):
         files = sorted(args.sounds.glob(f"{kind}-*.wav"))
         if not files and kind != "nothing":
             print(f"no {kind}-*.wav in {args.sounds}")
             continue
-        chosen = [files[n % len(files)] if files else None for n in range(args.each)]
-        trials = []
-        for n, file in enumerate(chosen):
-            if kind == "answer":  # from 0.3 s before the end to 0.5 s after it
-                start = length - 0.3 + 0.8 * n / max(1, len(chosen) - 1)
-            else:
-                start = rng.uniform(1.2 if args.echo else 0.6, max(1.3, min(length - 2.5, 3.0)))
-            trial = await _trial(args, file, start, kind=kind)
-            if kind in KEEPS and trial.status == "completed":
-                trial.flaw = flaw(trial.audio, whole.audio, trial.num_pauses)
-            if args.verbose:
-                print(f"  {start:4.1f} s  {line(trial)}", flush=True)
-            trials.append(trial)
+        trials: list[Trial] = []
+        for k, echo in enumerate(echoes):
+            chosen = [files[(n + k * args.each) % len(files)] if files else None for n in range(args.each)]
+            if echo:
+                print(f"{kind}, echo {echo}:", flush=True)
+            trials += await _round(args, kind, chosen, whole, echo)
         figures[kind] = report(kind, trials)
     return figures
+
+
+async def _round(
+    args: argparse.Namespace, kind: str, chosen: list[Path | None], whole: Trial, echo: str
+) -> list[Trial]:
+    """One trial of each of these sounds, `args.calls` at a time."""
+    rng = random.Random(f"2{echo}")
+    gate = asyncio.Semaphore(max(1, args.calls))
+    length = len(whole.audio) / RATE
+
+    async def one(n: int, start: float) -> Trial:
+        async with gate:
+            trial = await _trial(args, chosen[n], start, kind, echo)
+        if kind in KEEPS and trial.status == "completed":
+            trial.flaw = flaw(trial.audio, whole.audio, trial.num_pauses)
+        if args.verbose:
+            print(f"  {start:4.1f} s  {line(trial)}", flush=True)
+        return trial
+
+    if kind == "answer":  # from 0.3 s before the end to 0.5 s after it
+        starts = [length - 0.3 + 0.8 * n / max(1, len(chosen) - 1) for n in range(len(chosen))]
+    else:
+        starts = [rng.uniform(1.2 if echo else 0.6, max(1.3, min(length - 2.5, 3.0))) for _ in chosen]
+    return list(await asyncio.gather(*(one(n, start) for n, start in enumerate(starts))))
 
 
 def line(t: Trial) -> str:
@@ -177,7 +196,7 @@ def report(kind: str, trials: list[Trial]) -> dict[str, Any]:
     return figures
 
 
-def _story() -> list[dict[str, Any]]:
+def story() -> list[dict[str, Any]]:
     """The call so far, as items."""
     items: list[dict[str, Any]] = []
     for asked, answered in STORY:
@@ -188,17 +207,17 @@ def _story() -> list[dict[str, Any]]:
     return items
 
 
-async def _trial(args: argparse.Namespace, file: Path | None, start: float, kind: str = "") -> Trial:
-    """Play `file` over a reply, `start` seconds after its first audio. None: hear the reply out."""
+async def _trial(args: argparse.Namespace, file: Path | None, start: float, kind: str = "", echo: str = "") -> Trial:
+    """Play `file` over a reply, `start` seconds after its first audio. None: hear the reply out. `echo`: "DB:MS"."""
     trial = Trial("" if file is None else file.stem)
     async with RealtimeClient(args.url, args.key) as call:
         await call.wait("session.created", 0, 15)
         await call.update(profile="fast", barge_in={"mode": args.mode}, pacer={"lead_ms": args.lead})
         mic = Microphone(call)
-        if args.echo:
-            gain_db, delay_ms = (float(x) for x in args.echo.split(":"))
+        if echo:
+            gain_db, delay_ms = (float(x) for x in echo.split(":"))
             mic.echo = Loudspeaker(call, gain_db, delay_ms).heard
-        ask = {"input": _story(), "max_output_tokens": args.tokens, "temperature": 0}
+        ask = {"input": story(), "max_output_tokens": args.tokens, "temperature": 0}
         await call.send("response.create", response=ask)
         first = await call.wait("response.output_audio.delta", 0, 30)
         if first is None:

@@ -1,6 +1,7 @@
 """`bargein bench noise`: a minute of each sound that is nobody's speech, in calls side by side in real time.
 
-No word may be heard in them and no reply made. False starts are told: they are what would pause a reply.
+No word may be heard in them and no reply made. Then each is played over replies, one call at a time: how often does it
+hold the reply up (every pause of one is false), and does every reply reach its end?
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .audio import I16, RATE
+from .bench_hold import story
 from .session import ConnectFailed, RealtimeClient
 from .turns import Microphone
 
@@ -112,6 +114,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--url", default="ws://127.0.0.1:8000/v1/realtime")
     p.add_argument("--key", default="")
     p.add_argument("--seconds", type=float, default=60, help="of each sound (default %(default)s)")
+    p.add_argument("--over-s", type=float, default=20, help="of each sound over replies (default %(default)s)")
     p.add_argument("--sounds", default=",".join(SOUNDS), help="which (default: all)")
     p.add_argument("--profile", default="balanced", choices=("balanced", "fast", "patient"))
     p.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
@@ -119,7 +122,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(argv: list[str]) -> int:
-    """Run the calls; 1 where something was heard or answered."""
+    """Run the calls; 1 where something was heard or answered, or a reply was lost."""
     args = parser().parse_args(argv)
     try:
         figures = asyncio.run(_run(args))
@@ -128,16 +131,52 @@ def run(argv: list[str]) -> int:
         return 2
     if args.json is not None:
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
-    return 1 if any(x["words"] or x["replies"] for x in figures.values()) else 0
+    return 1 if any(x["words"] or x["replies"] or x.get("lost") for x in figures.values()) else 0
 
 
 async def _run(args: argparse.Namespace) -> dict[str, Any]:
     names = args.sounds.split(",")
-    print(f"{args.seconds:g} s of each:")
+    print(f"{args.seconds:g} s of each:", flush=True)
     found = await asyncio.gather(*(_call(args, name) for name in names))
     for name, x in zip(names, found, strict=True):
-        print(f"  {name:12} words {x['words'] or 'none'}, {x['replies']} replies, {x['starts']} false starts")
+        print(f"  {name:12} words {x['words'] or 'none'}, {x['replies']} replies, {x['starts']} false starts", flush=True)
+    if args.over_s:
+        print("over replies:", flush=True)
+        for name, x in zip(names, found, strict=True):
+            x |= await _over(args, name)
+            print(f"  {name:12} {x['holds']} holds in {x['reply_s']:.0f} s, {x['lost']} replies lost", flush=True)
+        minutes = sum(x["reply_s"] for x in found) / 60
+        print(f"  false holds a minute: {sum(x['holds'] for x in found) / max(minutes, 1e-9):.1f}")
     return dict(zip(names, found, strict=True))
+
+
+async def _over(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """The sound over one reply after another."""
+    async with RealtimeClient(args.url, args.key) as call:
+        await call.wait("session.created", 0, 15)
+        await call.update(profile=args.profile)
+        mic = Microphone(call)
+        playing: asyncio.Task[Any] | None = None
+        seconds = 0.0
+        while playing is None or not playing.done():
+            mark = len(call.seen)
+            ask = {"input": story(), "max_output_tokens": 90, "temperature": 0}
+            await call.send("response.create", response=ask)
+            first = await call.wait("response.output_audio.delta", mark, 30)
+            if first is None:
+                raise ConnectFailed("no reply came")
+            playing = playing or asyncio.create_task(mic.play(make(name, args.over_s)))
+            done = await call.wait("response.done", mark, 90)
+            if done is None:
+                raise ConnectFailed("a reply did not end")
+            seconds += done.at - first.at
+        await mic.stop()
+        ends = [s.event["response"]["status"] for s in call.of("response.done")]
+        return {
+            "holds": len(call.of("output_audio_buffer.paused")),
+            "reply_s": round(seconds, 1),
+            "lost": sum(status == "cancelled" for status in ends),
+        }
 
 
 async def _call(args: argparse.Namespace, name: str) -> dict[str, Any]:

@@ -300,7 +300,12 @@ def left_over(url: str, key: str = "") -> list[str]:
 def run(
     url: str, scenarios: int, seed: int, key: str = "", first: int = 0, *, webrtc: bool = False
 ) -> Iterator[tuple[str, list[str]]]:
-    """Each scenario's name (what reproduces it) and what is wrong; the server is looked after every tenth."""
+    """Each scenario's name (what reproduces it) and what is wrong; the server is looked after every tenth.
+
+    Raises OSError where it cannot be reached or is not ready.
+    """
+    if _get(url, "/health/ready", key)[0] == 503:
+        raise ConnectionError(f"{url} is not ready yet")
     for n in range(first, scenarios):
         problems = (call_scenario if webrtc else scenario)(url, f"{seed}:{n}", key)
         if n % 10 == 9 or n == scenarios - 1:

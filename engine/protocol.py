@@ -227,7 +227,7 @@ class Words(Message, frozen=True):
     no_speech_prob: float
     stable_chars: int = 0
     compute_ms: float = 0.0
-    near: tuple[str, ...] = ()  # of a final: what else it may have been, the likeliest first
+    near: tuple[str, ...] = ()  # of a final: what else it may have been: other words, then a listener's sounds
 
 
 class TurnScore(Message, frozen=True):

@@ -178,6 +178,35 @@ def _segments(m: Model, tokens: Sequence[int]) -> tuple[Segment, ...]:
     return tuple(out)
 
 
+def likelihoods(
+    m: Model, x: Cross, prompt: Sequence[int], texts: Sequence[Sequence[int]], ops: ModuleType = cpu
+) -> list[float]:
+    """Log-probability of each text (tokens, at least one), said from the window's start to any end, all at once.
+
+    `prompt` is `prompt_tokens` with timestamps.
+    """
+    begin = np.array([*prompt, m.special.timestamp_begin], np.int64)
+    base = len(begin)
+    cache = whisper.init_cache(m, len(texts), base + max(len(t) for t in texts), ops)
+    first = whisper.decoder_hidden(m, x, cache, begin, np.zeros_like(begin), np.arange(base, dtype=np.int64), ops)
+    whisper.reorder(cache, np.zeros(len(texts), np.int64), base, ops)
+    ids = np.array([token for text in texts for token in text], np.int64)
+    rows = np.repeat(np.arange(len(texts), dtype=np.int64), [len(t) for t in texts])
+    positions = np.concatenate([np.arange(base, base + len(t), dtype=np.int64) for t in texts])
+    rest = whisper.decoder_hidden(m, x, cache, ids, rows, positions, ops)
+    scores = np.concatenate([whisper.logits(m, first[-1:], ops), whisper.logits(m, rest, ops)])
+    scores[:, list(m.cfg.suppress)] = -np.inf
+    logs = on_host(ops).log_softmax(scores)
+    out, at = [], 1
+    for text in texts:
+        steps = [0, *range(at, at + len(text))]
+        end = logs[steps.pop()]
+        closes = np.logaddexp.reduce(np.append(end[m.special.timestamp_begin :], end[m.special.eot]))
+        out.append(float(sum(logs[step, token] for step, token in zip(steps, text, strict=True)) + closes))
+        at += len(text)
+    return out
+
+
 # --- prompt and language ---------------------------------------------------------------------------------------------
 
 

@@ -34,6 +34,17 @@ _EARLIEST_CUT_S = 15.0
 _LEAD_S = 0.3  # silence kept before the sound
 _QUIET_BLOCK = SAMPLE_RATE // 50  # 20 ms
 
+# How a listener's sounds are written. Whisper seldom writes them when it hears them alone: it makes a word of them that it
+# likes better. Asked how likely they are, it tells them from words all the same: the likeliest of these has -4 to -8 where
+# a listener's sound was misheard, -8.5 to -17 where a word was said, but for words that sound like one ("hey", "nope"),
+# which mostly are far likelier themselves (81 sounds and 88 short interruptions by eight synthetic voices).
+LISTENING = (
+    "Mm-hmm.", "Uh-huh.", "Mhm.", "Hmm.", "Mm.", "Uh.", "Um.", "Ah.", "Oh.", "Huh.", "Okay.", "Yes.", "Yeah.", "Right.",
+)  # fmt: skip
+_SOUND_LONGEST_S = 1.0
+_SOUND_LOGPROB = -8.0  # of the whole text
+_BELIEVED_LOGPROB = -2.5  # words this likely are not doubted
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -59,7 +70,7 @@ class Transcript(NamedTuple):
     stable_chars: int  # the first so many characters agreed with the transcript before; all of a final's
     language: str
     tokens: tuple[int, ...]
-    near: tuple[str, ...] = ()  # of a final: what else it may have been, the likeliest first
+    near: tuple[str, ...] = ()  # of a final: what else it may have been: other words, then a listener's sounds
 
 
 _NOTHING = Transcript("", 0.0, 1.0, 0, "en", ())
@@ -126,6 +137,10 @@ def transcribe_steps(
         )
         if again.silent or sound(again, how) or again.avg_logprob > result.avg_logprob:
             result = again
+    unsure = options.sure_logprob is not None and result.avg_logprob < options.sure_logprob
+    if thorough and unsure and result.text and _loud_for_s(audio) <= _SOUND_LONGEST_S:
+        result = replace(result, near=(*result.near, *_sounds(m, x, result.text, how, ops)))
+        yield
     moved = tuple(whisper_decode.Segment(x.start_s + skip, x.end_s + skip, x.text) for x in result.segments)
     return replace(result, segments=moved)
 
@@ -150,6 +165,23 @@ def search_steps(
         if greedy.avg_logprob >= sure and sound(greedy, how):
             return greedy
     return (yield from whisper_decode.decode_steps(m, x, how, ops))
+
+
+def _sounds(m: Model, x: whisper.Cross, text: str, how: whisper_decode.Options, ops: ModuleType) -> tuple[str, ...]:
+    """The listener's sounds that this may have been instead of `text`, the likeliest first."""
+    texts = [m.tokenizer.encode(f" {t}", add_special_tokens=False).ids for t in (text, *LISTENING)]
+    prompt = whisper_decode.prompt_tokens(m, replace(how, language=how.language or "en"))
+    chosen, *others = whisper_decode.likelihoods(m, x, prompt, texts, ops)
+    if chosen >= _BELIEVED_LOGPROB:
+        return ()
+    floor = max(_SOUND_LOGPROB, chosen - whisper_decode.NEAR)
+    ranked = sorted(zip(others, LISTENING, strict=True), reverse=True)
+    return tuple(t for value, t in ranked if value >= floor)
+
+
+def _loud_for_s(sound: F32) -> float:
+    start, end = _loud_s(sound)
+    return end - start
 
 
 def sound(r: whisper_decode.Result, how: whisper_decode.Options) -> bool:

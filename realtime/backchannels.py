@@ -16,7 +16,7 @@ Phrases = frozenset[tuple[str, ...]]
 # Single words, then phrases that are separated by commas.
 LISTS: dict[str, tuple[str, str]] = {
     "en": (
-        "mm hm mhm mm-hm m-hm uh-huh um-hum huh ah aha oh ooh wow um uh er erm yeah yep yup yes ya right alright so "
+        "mm hm mhm mm-hm m-hm uh-huh um-hum huh ah aha oh o ooh wow um uh er erm yeah yep yup yes ya right alright so "
         "okay ok sure true exactly indeed good great nice cool fine really interesting absolutely definitely "
         "totally gotcha",
         "uh huh, mm hm, all right, of course, got it, i see, no way, makes sense, i c, ic, that's right, sounds good, go "

@@ -103,8 +103,8 @@ def _judge(d: Draft) -> None:
 
     The reply is silent already, so waiting costs nothing that could be heard. Hence what is heard in passing has to be
     two words that two partials agree on (a word that is cut off reads like another: "ri-", "rye"), and of speech that
-    is over a quick transcript may let the reply go on, but only a careful one takes the floor, and near the reply's end
-    only a careful one lets it go on.
+    is over a quick transcript may let the reply go on, but only a careful one takes the floor, and near the reply's end,
+    or where its echo is mixed with the voice, only a careful one lets it go on.
     """
     vad, held = d.s.vad, d.s.resp
     if not isinstance(vad, Candidate) or not isinstance(held, Held) or not vad.confirmed:
@@ -121,7 +121,7 @@ def _judge(d: Draft) -> None:
             commit(d, "length")
     elif _is_whole(vad) and vad.pause.flush is None:
         said = _all_words(d, vad)
-        if _claims(d, said) or is_near_its_end(held, d.s.settings.barge_in.boundary_ms):
+        if _claims(d, said) or _echoes(d) or is_near_its_end(held, d.s.settings.barge_in.boundary_ms):
             pause = replace(vad.pause, flush=d.token())
             d.set(vad=replace(vad, pause=pause))
             d.do(FlushStt(vad.item_id, d.s.token, pause.audio_end_ms, pause.last_voiced_ms))
@@ -166,11 +166,16 @@ def _words(d: Draft, vad: Candidate, text: str) -> list[str]:
     transcript = e.Transcript(text, vad.heard.avg_logprob, vad.heard.no_speech_prob)
     gated = turn.is_gated(d, vad.heard.end_ms - vad.audio_start_ms, transcript)
     said = [] if gated else backchannels.words(text)
-    if d.s.settings.barge_in.echo_guard == "auto" and d.s.echo.path is not None and isinstance(d.s.resp, Held):
+    if _echoes(d) and isinstance(d.s.resp, Held):
         own = _lately_said(d.s.resp)
         fits = len(said) <= 1 + vad.voiced_ms / WORD_MS
         said = [w for w in said if w not in own] if fits else []
     return said
+
+
+def _echoes(d: Draft) -> bool:
+    """Whether the reply is known to come back through the microphone."""
+    return d.s.settings.barge_in.echo_guard == "auto" and d.s.echo.path is not None
 
 
 def _lately_said(held: Held) -> set[str]:
@@ -214,7 +219,8 @@ def barge_in_timer(d: Draft) -> None:
 
 
 def hold_cap(d: Draft) -> None:
-    """A reply does not wait for ever: speech that goes on has the floor, of speech that is over what is known decides."""
+    """A reply does not wait for ever: speech that goes on has the floor, of speech that is over what is known decides. What
+    slow ears have not heard all of has the floor where it was long, or where the reply had next to nothing left to say."""
     vad = d.s.vad
     if not isinstance(vad, Candidate):
         return
@@ -222,8 +228,13 @@ def hold_cap(d: Draft) -> None:
         suppress(d, "hold_cap")
     elif vad.pause is None:
         commit(d, "hold_cap")
-    elif isinstance(d.s.resp, Held):
-        _decide(d, vad, d.s.resp)
+    elif isinstance(held := d.s.resp, Held):
+        limits = d.s.settings.barge_in
+        unheard = not _is_whole(vad) or (vad.pause.flush is not None and not _all_words(d, vad))
+        if unheard and (vad.voiced_ms >= limits.unworded_ms or is_near_its_end(held, limits.boundary_ms)):
+            commit(d, "hold_cap")
+        else:
+            _decide(d, vad, held)
 
 
 def partial_timer(d: Draft) -> None:

@@ -23,6 +23,10 @@ STEADY_DB = 3.0  # median departure from the median difference, at the lag of an
 SILENT_DB = -60.0
 MARGIN_DB = 6.0
 REFIT_EVERY = 8  # windows
+RECENT = 32  # windows by which a known echo is followed: a player that runs dry is later from then on
+SLIP = 4  # lags by which it may have become later or earlier meanwhile
+SURER_DB = 0.5  # by which another lag must fit better
+EARLIER, LATER = 1, 3  # lags around the known one whose echo is reckoned with, as a slip shows only afterwards
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def hear(echo: Echo, at: float, end_ms: int, level_db: float) -> tuple[Echo, boo
         return echo, level_db < max(played) + MARGIN_DB
     if echo.path is None:
         return echo, False
-    near = played[max(0, echo.path.lag - 1) : echo.path.lag + 2]
+    near = played[max(0, echo.path.lag - EARLIER) : echo.path.lag + LATER + 1]
     return echo, level_db < max(near) + echo.path.gain_db + MARGIN_DB
 
 
@@ -97,8 +101,8 @@ def _learn(echo: Echo, level_db: float, played: tuple[float, ...]) -> Echo:
     echo = replace(echo, heard=heard, count=echo.count + 1)
     if len(heard) < ENOUGH or echo.count % (REFIT_EVERY if echo.known else 2):
         return echo
-    if echo.path is not None and (fit := _fit(heard, echo.path.lag)) is not None and fit[0] < STEADY_DB:
-        return replace(echo, path=fit[1])
+    if echo.path is not None and (path := _follow(heard[-RECENT:], echo.path.lag)) is not None:
+        return replace(echo, path=path)
     fits = [fit for lag in range(len(LAGS_MS)) if (fit := _fit(heard, lag)) is not None]
     if fits and (best := min(fits, key=lambda fit: fit[0]))[0] < STEADY_DB:
         return replace(echo, known=True, path=best[1])
@@ -106,6 +110,17 @@ def _learn(echo: Echo, level_db: float, played: tuple[float, ...]) -> Echo:
     if echo.known or len(heard) >= NONE_SHOWN or 2 * unheard >= ENOUGH:
         return replace(echo, known=True, path=None)
     return echo
+
+
+def _follow(heard: tuple[tuple[float, tuple[float, ...]], ...], lag: int) -> Path | None:
+    """Where a known echo is by now; None: lost."""
+    here = _fit(heard, lag)
+    if here is None:  # too little of it was heard lately
+        return None
+    around = range(max(0, lag - SLIP), min(len(LAGS_MS), lag + SLIP + 1))
+    best = min((fit for n in around if (fit := _fit(heard, n)) is not None), key=lambda fit: fit[0])
+    chosen = best if best[0] < here[0] - SURER_DB else here
+    return chosen[1] if chosen[0] < STEADY_DB else None
 
 
 def _fit(heard: tuple[tuple[float, tuple[float, ...]], ...], lag: int) -> tuple[float, Path] | None:

@@ -35,13 +35,18 @@ REPLY = sound(DATA / "austen-0870.wav", 7)
 USER = sound(DATA / "questions" / "bees.wav", 3)
 
 
-def through(gain_db: float | None, delay_ms: int, user_at_s: float | None = None) -> list[tuple[int, float, bool]]:
-    """What the guard says of each window (its end, its level) of a call in which the reply comes back."""
+def through(
+    gain_db: float | None, delay_ms: int, user_at_s: float | None = None, slips_ms: int = 0
+) -> list[tuple[int, float, bool]]:
+    """What the guard says of each window (its end, its level) of a call in which the reply comes back; from its third
+    second on so much later (the player ran dry)."""
     rng = np.random.default_rng(1)
     jitter = random.Random(1)
     mic = rng.normal(0, 10 ** (-65 / 20), len(REPLY) + 64000)
     if gain_db is not None:
-        mic[16 * delay_ms : 16 * delay_ms + len(REPLY)] += REPLY * 10 ** (gain_db / 20)
+        for part, at_ms in ((slice(0, 48000), delay_ms), (slice(48000, None), 3000 + delay_ms + slips_ms)):
+            piece = REPLY[part]
+            mic[16 * at_ms : 16 * at_ms + len(piece)] += piece * 10 ** (gain_db / 20)
     if user_at_s is not None:
         at = int(16000 * user_at_s)
         mic[at : at + len(USER)] += USER
@@ -68,6 +73,14 @@ def test_the_reply_that_comes_back_is_nobodys_speech(gain_db: int, delay_ms: int
     assert len(loud) > 20
     unexplained = [end for end, explained in loud if not explained]
     assert len(unexplained) <= 2, "no three windows of it in a row, which would be speech"
+
+
+@pytest.mark.parametrize("slips_ms", [20, 40, 60])
+@pytest.mark.parametrize("gain_db", [-10, -20, -30])
+def test_an_echo_that_has_become_later_is_still_the_reply(gain_db: int, slips_ms: int) -> None:
+    loud = [(end, explained) for end, db, explained in through(gain_db, 200, slips_ms=slips_ms) if db > gain_db - 30]
+    assert sum(end > 3300 for end, _ in loud) > 20
+    assert sum(not explained for _, explained in loud) <= 2
 
 
 @pytest.mark.parametrize("delay_ms", [80, 200])
@@ -166,6 +179,31 @@ def test_more_words_than_the_voice_had_time_for_are_the_echo_before_it(ms: int, 
     p.speech(ms)
     p.silence(352)
     p.partial(text)
-    if cut:
-        p.words(text)
+    p.words(text)
     assert isinstance(p.state.resp, Idle) is cut
+
+
+@pytest.mark.parametrize("quick", ["", "and the way in the way in the way in the way in the way"])
+def test_words_that_a_quick_transcript_lost_in_the_echo_are_found_by_a_careful_one(quick: str) -> None:
+    p = replying()
+    p.play(800)
+    p.state = replace(p.state, echo=replace(p.state.echo, known=True, path=EchoPath(5, -20.0)))
+    p.speech(480)
+    p.silence(352)
+    p.partial(quick)
+    assert isinstance(p.state.resp, Held)
+    p.words("Stop.")
+    assert isinstance(p.state.resp, Idle)
+
+
+@pytest.mark.parametrize(("ms", "cut"), [(320, False), (960, True)])
+def test_long_speech_whose_careful_transcript_hangs_takes_the_floor_at_the_cap(ms: int, cut: bool) -> None:
+    p = replying()
+    p.play(800)
+    p.state = replace(p.state, echo=replace(p.state.echo, known=True, path=EchoPath(5, -20.0)))
+    p.speech(ms)
+    p.silence(352)
+    p.partial("Can you say that again?", no_speech_prob=0.9)
+    assert isinstance(p.state.resp, Held)
+    p.advance(2000)
+    assert bool(p.of(a.SpeechStarted)[1:]) is cut

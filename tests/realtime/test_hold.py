@@ -252,13 +252,16 @@ def test_the_hold_cap_gives_the_floor() -> None:
     assert p.at - at < 2100
 
 
-@pytest.mark.parametrize(("heard", "commits"), [(None, False), ("Mm-hm", False), ("Stop", True)])
-def test_the_hold_cap_while_the_last_words_hang(heard: str | None, commits: bool) -> None:
+@pytest.mark.parametrize(
+    ("heard", "ms", "commits"),
+    [(None, 480, False), ("Mm-hm", 480, False), ("Stop", 480, True), (None, 960, True), ("Mm-hm", 960, True)],
+)
+def test_the_hold_cap_while_the_last_words_hang(heard: str | None, ms: int, commits: bool) -> None:
     p = replying()
     p.speech(320)
     if heard is not None:
         p.partial(heard, stable=0)
-    p.speech(160)
+    p.speech(ms - 320)
     p.silence(STOP_MS)
     assert isinstance(p.state.resp, Held)
     p.advance(2000)
@@ -266,6 +269,14 @@ def test_the_hold_cap_while_the_last_words_hang(heard: str | None, commits: bool
         assert p.names()[-2:] == ["SpeechStarted", "SpeechStopped"] and isinstance(p.state.vad, Stopped)
     else:
         assert p.names() == ["OutputPaused", "OutputResumed"]
+
+
+def test_near_the_end_speech_that_nobody_has_heard_by_the_cap_may_be_an_answer() -> None:
+    p = replying(1400)
+    p.speech(320)
+    p.silence(STOP_MS)
+    p.advance(2000)
+    assert why(p) == ["hold_cap"] and isinstance(p.state.vad, Stopped)
 
 
 def test_an_onset_that_stays_unconfirmed_does_not_hold_for_ever() -> None:
