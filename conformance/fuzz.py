@@ -93,6 +93,7 @@ class Client:
     problems: list[str] = field(default_factory=list)
     transcribes: bool = False  # a transcription session refuses without a word, by contract
     alone: bool = True  # nobody else speaks in this session
+    sound: bool = True  # replies' audio comes with the events, not over a track
     sent: int = 0
 
     def do(self, m: Move) -> None:
@@ -184,7 +185,7 @@ class Client:
         whole = answered and self.alone and not self.transcribes
         trace = self.log if whole else [ev for ev in self.log if "sent" not in ev]
         if "conversation.item.created" not in {ev.get("type") for ev in trace}:  # beta's names are not the rules'
-            found = rules.check(trace, ended=self.alone and ended == 1000, complete=whole)
+            found = rules.check(trace, ended=self.alone and ended == 1000, complete=whole, sound=self.sound)
             self.problems += [f"{v.rule} at {v.at}: {v.what}" for v in found]
 
 
@@ -231,7 +232,7 @@ def call_scenario(url: str, seed: str, key: str = "") -> list[str]:
         call = RtcWire(address(url), key, rng)
     except urllib.error.HTTPError as refused:
         return [f"the offer was refused with {refused.code}"]
-    client = Client(ChannelWire(call), random.Random(rng.random()), alone=rng.random() < 0.5)
+    client = Client(ChannelWire(call), random.Random(rng.random()), alone=rng.random() < 0.5, sound=False)
     found: list[str] = []
     rival = threading.Thread(
         target=lambda: found.extend(_socket_client(url, random.Random(seed + "r"), key, f"?call_id={call.call_id}"))
@@ -261,7 +262,7 @@ def _socket_client(url: str, rng: random.Random, key: str, sideband: str = "") -
         return [f"the upgrade was refused with {status}"] if status >= 500 else []
     except OSError as problem:
         return [f"no connection: {problem}"]
-    client = Client(SocketWire(ws), rng, transcribes="transcription" in where, alone=not sideband)
+    client = Client(SocketWire(ws), rng, transcribes="transcription" in where, alone=not sideband, sound=not sideband)
     _play(client)
     return client.problems
 

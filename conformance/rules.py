@@ -52,6 +52,7 @@ class _Trace:
     heard: set[str] = field(default_factory=set)  # items whose speech has stopped, or timed out
     statuses: dict[str, tuple[str, int | None]] = field(default_factory=dict)  # response -> status, audio_end_ms
     complete: bool = False  # the trace holds what the client sent
+    sound: bool = True  # and the replies' audio, which over WebRTC is on the track
     asked: Counter[str] = field(default_factory=Counter)  # event ids of the client
     anonymous: bool = False  # the client sent an event without one
     commits: int = 0  # of the client, not answered yet
@@ -78,13 +79,14 @@ def audio_bytes(delta: object) -> int | None:
 
 
 def check(
-    events: Iterable[Event], *, ended: bool = True, lead_ms: int = 1000, complete: bool | None = None
+    events: Iterable[Event], *, ended: bool = True, lead_ms: int = 1000, complete: bool | None = None, sound: bool = True
 ) -> list[Violation]:
     """Every violation, in order. `ended`: the session is over; else responses may be open. `lead_ms`: how far writing
-    may run ahead of playing (W13). `complete`: the trace holds the client's events; None: look."""
+    may run ahead of playing (W13). `complete`: the trace holds the client's events; None: look.
+    `sound`: it holds the replies' audio, which a data channel does not carry."""
     events = list(events)
     sent = [ev.get("type") in CLIENT_TYPES or "sent" in ev for ev in events]
-    t = _Trace(complete=any(sent) if complete is None else complete)
+    t = _Trace(complete=any(sent) if complete is None else complete, sound=sound)
     n = -1
     for n, ev in enumerate(events):
         if sent[n]:
@@ -233,7 +235,7 @@ def _of_response(t: _Trace, ev: Event, kind: str, lead_ms: int, bad: Any) -> Non
         r.bytes_ += audio_bytes(ev["delta"]) or 0
     elif kind == "output_audio_buffer.started":
         r.started += 1
-        if r.started > 1 or r.num_deltas == 0:
+        if r.started > 1 or (t.sound and r.num_deltas == 0):
             bad("W10", f"{rid}: not once, after its first audio delta")
     elif kind in ("output_audio_buffer.paused", "output_audio_buffer.resumed"):
         pausing = kind.endswith("paused")
@@ -245,15 +247,17 @@ def _of_response(t: _Trace, ev: Event, kind: str, lead_ms: int, bad: Any) -> Non
     elif kind == "response.done":
         r.done = True
         t.statuses[rid] = (ev["response"]["status"], ev["response"].get("audio_end_ms"))
-        _done(ev["response"], r, lead_ms, bad)
+        _done(ev["response"], r, lead_ms, t.sound, bad)
 
 
-def _done(response: Event, r: _Response, lead_ms: int, bad: Any) -> None:
+def _done(response: Event, r: _Response, lead_ms: int, sound: bool, bad: Any) -> None:
     if response.get("output_modalities") != ["audio"]:
         return
     end = response.get("audio_end_ms")
     if end is None:
         bad("W4", "an audio response without audio_end_ms")
+        return
+    if not sound:
         return
     fmt = response["audio"]["output"]["format"]
     sent = r.bytes_ / (2 * fmt["rate"] / 1000 if fmt["type"] == "audio/pcm" else 8)

@@ -251,7 +251,7 @@ export class Session {
       case "llm.done": turn.tokens = p.output_tokens; turn.chatDone = t; break;
       case "tts_chunk.planned": first("firstChunk"); break;
       case "wire.out": this.wire(turn, t, p); break;
-      case "bargein.commit": turn.cut = p.played_ms; break;
+      case "bargein.commit": turn.cut = p.played_ms ?? turn.cut; break;
       case "response.retired": { // planned words that were never heard
         const words = this.marks.reply;
         while (words.length && words.at(-1).t > t) words.pop();
@@ -288,7 +288,7 @@ function label(key, p) {
     case "stt.transcript": return p.text.trim() || "(nothing)";
     case "eou.verdict": return `${p.p === null ? "no score" : p.p.toFixed(2)} → ${p.delay_ms} ms`;
     case "turn.commit": return `commit: ${String(p.why).replaceAll("_", " ")}`;
-    case "bargein.commit": return `cut at ${p.played_ms} ms`;
+    case "bargein.commit": return p.played_ms === undefined ? `the floor is the caller's: ${p.why}` : `cut at ${p.played_ms} ms`;
     case "llm.token": return p.text;
     case "tts_chunk.planned": return p.text.trim();
     case "wire.out": return p.type ? p.type.replace(PLAIN, "") : "event";

@@ -180,7 +180,7 @@ class Turns:
                     self._ended("eou", work.span_id, t, score=p["p"], delay_ms=p["delay_ms"])
             case "turn", "commit":
                 turn.commit, turn.why = t, str(p["why"])
-            case "bargein", "commit":
+            case "bargein", "commit" if "played_ms" in p:  # told once by who has the floor, once by what was cut
                 turn.cut_ms = p["played_ms"]
 
     def _answers(self, turn: Turn, r: Told, t: float) -> None:

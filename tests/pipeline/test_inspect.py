@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bargein.conformance.walker import Walker
 from bargein.pipeline import journal
 from bargein.pipeline.inspect import Inspections, Relay, Watch
 from bargein.pipeline.recording import Recorder
@@ -218,3 +219,22 @@ def test_old_recordings_go_by_age_and_by_size(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, keep_days=5, keep_mb=1)
     recorder.close()
     assert sorted(x.name for x in tmp_path.iterdir()) == ["notes.txt", "other", "sess_big2"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_in_a_session_is_inspected(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A record that its reader chokes on would take the rest of its step with it."""
+    walker = Walker(seed)
+    watch = Watch(Relay("sess_walk", 64), "websocket")
+    tell = walker.p.tell
+
+    def watched(ev: e.Input) -> list[f.Effect]:
+        effects = tell(ev)
+        watch.step(ev, walker.p.state, tuple(effects))
+        return effects
+
+    walker.p.tell = watched  # type: ignore[method-assign]
+    for _ in range(600):
+        walker.step()
+    watch.end()
+    assert not [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
