@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import os
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,9 +40,12 @@ class Built(NamedTuple):
 
 
 def check_threads() -> None:
-    """Workers run kernels at the same time, and Numba's fallback for machines without OpenMP ends the process at that.
-    Raises DeviceError."""
+    """Workers run kernels at the same time: with OpenMP, else with TBB. Numba's fallback without either ends the process at
+    that. Raises DeviceError."""
     for layer in ("omppool", "tbbpool"):
+        if layer == "tbbpool":  # from PyPI it lies where the system's loader does not look
+            with contextlib.suppress(OSError):
+                ctypes.CDLL(str(Path(sys.prefix) / "lib" / "libtbb.so.12"), mode=ctypes.RTLD_GLOBAL)
         try:
             importlib.import_module(f"numba.np.ufunc.{layer}")
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -159,3 +160,30 @@ def test_an_engine_without_openmp_says_what_to_install(monkeypatch: pytest.Monke
         monkeypatch.setitem(sys.modules, f"numba.np.ufunc.{layer}", None)
     with pytest.raises(DeviceError, match="libgomp1"):
         check_threads()
+
+
+WITHOUT_OPENMP = """
+import sys, threading
+sys.modules["numba.np.ufunc.omppool"] = None
+from bargein.engine.build import check_threads
+check_threads()
+import numba, numpy as np
+from bargein.kernels.cpu_int8 import linear_int8
+from bargein.kernels.reference_int8 import pack_rows, quantize_rows
+w = pack_rows(*quantize_rows(np.random.default_rng(0).normal(size=(4096, 512)).astype(np.float32)))
+x = np.ones((16, 512), np.float32)
+want = linear_int8(x, w, 2)
+same = []
+def run():
+    same.extend(np.array_equal(linear_int8(x, w, 2), want) for _ in range(50))
+threads = [threading.Thread(target=run) for _ in range(3)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(numba.threading_layer(), len(same), all(same))
+"""
+
+
+@pytest.mark.skipif(not (sys.platform == "linux" and platform.machine() == "x86_64"), reason="TBB is installed on x86-64 Linux")
+def test_a_machine_without_openmp_uses_the_tbb_that_was_installed() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_OPENMP], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "tbb 150 True\n", done.stdout + done.stderr
