@@ -12,7 +12,7 @@ import asyncio
 import json
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +45,20 @@ def run(what: str, argv: list[str]) -> int:
         print(f"bargein: no WAV files in {args.wavs}")
         return 2
     questions = [read_wav(p) for p in paths]
+    work = _calls(args, questions) if what == "call" else _barges(args, questions)
+    return 2 if measured(work, args.json) is None else 0
+
+
+def measured(work: Coroutine[Any, Any, dict[str, Any]], file: Path | None) -> dict[str, Any] | None:
+    """A benchmark's figures, written to `file` too; None, and why is printed, where the server cannot be used."""
     try:
-        if what == "call":
-            figures = asyncio.run(_calls(args, questions))
-        else:
-            figures = asyncio.run(_barges(args, questions))
+        figures = asyncio.run(work)
     except ConnectFailed as problem:
         print(f"bargein: {problem}")
-        return 2
-    if args.json is not None:
-        args.json.write_text(json.dumps(figures, indent=1) + "\n")
-    return 0
+        return None
+    if file is not None:
+        file.write_text(json.dumps(figures, indent=1) + "\n")
+    return figures
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
-import json
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .audio import I16, RATE, read_wav
-from .bench_call import show, spread
+from .bench_call import measured, show, spread
 from .session import ConnectFailed, RealtimeClient, Seen
 from .turns import Microphone
 
@@ -78,14 +77,7 @@ class Trial:
 def run(argv: list[str]) -> int:
     """Run the trials; returns the exit status."""
     args = parser().parse_args(argv)
-    try:
-        figures = asyncio.run(_run(args))
-    except ConnectFailed as problem:
-        print(f"bargein: {problem}")
-        return 2
-    if args.json is not None:
-        args.json.write_text(json.dumps(figures, indent=1) + "\n")
-    return 0
+    return 2 if measured(_run(args), args.json) is None else 0
 
 
 async def _run(args: argparse.Namespace) -> dict[str, Any]:

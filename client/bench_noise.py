@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .audio import I16, RATE
+from .bench_call import measured
 from .bench_hold import story
 from .session import ConnectFailed, RealtimeClient
 from .turns import Microphone
@@ -124,13 +124,9 @@ def parser() -> argparse.ArgumentParser:
 def run(argv: list[str]) -> int:
     """Run the calls; 1 where something was heard or answered, or a reply was lost."""
     args = parser().parse_args(argv)
-    try:
-        figures = asyncio.run(_run(args))
-    except ConnectFailed as problem:
-        print(f"bargein: {problem}")
+    figures = measured(_run(args), args.json)
+    if figures is None:
         return 2
-    if args.json is not None:
-        args.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 1 if any(x["words"] or x["replies"] or x.get("lost") for x in figures.values()) else 0
 
 

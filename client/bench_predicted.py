@@ -7,14 +7,12 @@ first phrase: the same question asked as text, from `response.created` to the en
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from .audio import I16, read_wav
-from .bench_call import show, spread
+from .bench_call import measured, show, spread
 from .session import ConnectFailed, RealtimeClient
 from .turns import Microphone, Reply, converse
 
@@ -39,13 +37,9 @@ def run(argv: list[str]) -> int:
     if not paths:
         print(f"bargein: no WAV files in {args.wavs}")
         return 2
-    try:
-        figures = asyncio.run(_run(args, [read_wav(p) for p in paths]))
-    except ConnectFailed as problem:
-        print(f"bargein: {problem}")
+    figures = measured(_run(args, [read_wav(p) for p in paths]), args.json)
+    if figures is None:
         return 2
-    if args.json is not None:
-        args.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0 if figures["saved_ms"] >= figures["phrase_ms"]["median"] else 1
 
 

@@ -192,4 +192,4 @@ def _company(jobs: list[Job]) -> list[Job]:
         return jobs[:MAX_BATCH]
     calls = [job for job in jobs if job.stream.cls == "live"][:MAX_BATCH]
     others = [job for job in jobs if job.stream.cls != "live"]
-    return calls + others[: max(0, min(LIVE_BATCH, MAX_BATCH - len(calls)))]
+    return calls + others[: min(LIVE_BATCH, MAX_BATCH - len(calls))]

@@ -61,10 +61,10 @@ class VadThread:
             self._wake.notify()
 
     def _run(self) -> None:
-        more = False
+        fed: dict[int, Stream] = {}  # those that may wait for an answer
         while True:
             with self._wake:
-                while not self._queue and not more and not self._stopping:
+                while not self._queue and not fed and not self._stopping:
                     self._wake.wait()
                 if self._stopping:
                     return
@@ -74,20 +74,24 @@ class VadThread:
             try:  # a window of each, then see who else has one: a recording's do not hold back a call's
                 for stream, tag, pcm, at in batch:
                     if pcm is None:
+                        fed.pop(id(stream), None)
                         self.lane.close(stream)
                     else:
+                        fed[id(stream)] = stream
                         self.lane.feed(stream, tag, pcm, at if stream.cls == "live" else math.nan)
                 came = self.lane.run_batch()
             except Exception as problem:
                 log.exception("vad failed")
-                for stream, _, _, _ in batch:
+                for stream in fed.values():
+                    self.lane.close(stream)  # what it has waiting would fail again
                     stream.fail(None, f"{type(problem).__name__}: {problem}")
-                more = False
+                fed.clear()
                 continue
-            more = bool(came)
             now = time.monotonic()
             if came:
                 self._stats.worked("vad", now - started, len(came))
+            else:
+                fed.clear()
             for at in came:
                 if not math.isnan(at):
                     self._stats.heard(1000 * (now - at))
