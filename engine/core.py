@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from . import protocol as p
-from .desk import Desk, Key
+from .desk import Asked, Desk, Key
 from .lane import Lane, Send, Stream
 from .shares import Shares
 from .stats import Stats
@@ -52,6 +52,7 @@ class Core:
         self._shares = Shares()
         self._cores, self._use_threads = cores, use_threads
         self._desks: dict[Key, Desk] = {}  # where a stream is served
+        self._classes: dict[Key, p.Class] = {}
         self._shared = {name: Desk(name, lane, self.stats, self._shares) for name, lane in lanes.items() if lane.shares}
         self._open: dict[Desk, None] = {}  # desks with anything on them, once each
         self._voices: dict[Key, Stream] = {}  # the streams of the VAD thread
@@ -96,19 +97,20 @@ class Core:
             desk = self._desks.get(key)
             if isinstance(request, p.Open) and desk is None and (lane := self._lanes.get(request.lane)) is not None:
                 desk = self._shared.get(request.lane) or Desk(request.lane, lane, self.stats, self._shares)
-                self._desks[key] = desk
+                self._desks[key], self._classes[key] = desk, request.cls
             elif isinstance(request, p.Open):
                 problem = f"cannot open stream {request.stream} on {request.lane}"
                 deliver(p.Failed(request.stream, None, problem))
                 return
             if desk is not None:
-                desk.inbox.append((key, request, deliver))
+                desk.accept(Asked(key, request, deliver, self._classes[key], time.monotonic()))
                 self._open[desk] = None
                 self._wake.notify()
             elif isinstance(request, p.Feed):
                 deliver(p.Failed(request.stream, request.tag, "no such stream"))
             if isinstance(request, p.Close):
                 self._desks.pop(key, None)
+                self._classes.pop(key, None)
 
     def _voice(self, vad: VadThread, key: Key, request: p.Request, deliver: Send) -> bool:
         """Whether the request was the VAD thread's, which then has it."""
@@ -157,12 +159,11 @@ class Core:
                 if self._stopping or desk is None:
                     return
                 desk.busy, desk.serving = True, desk.wanted_at()
-                requests = list(desk.inbox)
-                desk.inbox.clear()
+                requests = desk.take(time.monotonic())
                 alone = self._next() is None and not any(d.busy for d in self._open if d is not desk)
             if requests:  # then see what is most urgent now
-                for key, request, deliver in requests:
-                    self._receive(desk, key, request, deliver)
+                for asked in requests:
+                    self._receive(desk, asked)
             else:
                 self._use_threads(self._cores if alone else 1)
                 desk.work()
@@ -170,23 +171,25 @@ class Core:
                 desk.busy = False
                 if desk.urgency(time.monotonic()) is not None:
                     self._wake.notify()  # this worker may go elsewhere
-                elif not desk.streams and not desk.inbox:
+                elif desk.is_empty:
                     self._open.pop(desk, None)
 
-    def _receive(self, desk: Desk, key: Key, request: p.Request, deliver: Send) -> None:
+    def _receive(self, desk: Desk, asked: Asked) -> None:
+        started, request = time.monotonic(), asked.request
         try:
-            desk.receive(key, request, deliver)
+            desk.receive(asked.key, request, asked.deliver)
         except Exception as problem:  # a lane's bug ends that request, never the worker
             log.exception("%s failed", desk.lane_name)
             tag = request.tag if isinstance(request, p.Feed) else None
-            deliver(p.Failed(request.stream, tag, f"{type(problem).__name__}: {problem}"))
+            asked.deliver(p.Failed(request.stream, tag, f"{type(problem).__name__}: {problem}"))
+        desk.received(asked, time.monotonic() - started)
 
     def _next(self) -> Desk | None:
         """The desk with the most urgent work, None where nobody is needed, or not before `_patience` is over."""
         self._patience, now = None, time.monotonic()
         waiting = [(u, d) for d in self._open if not d.busy and (u := d.urgency(now)) is not None]
         _, desk = min(waiting, key=lambda pair: pair[0], default=(0.0, None))
-        if len(waiting) == 1 and desk is not None and not desk.inbox:
+        if len(waiting) == 1 and desk is not None and not desk.inbox and not desk.later:
             served = min((d.serving for d in self._open if d.busy), default=math.inf)
             wanted = desk.wanted_at()
             if wanted > now and wanted - served > CAN_WAIT_S:

@@ -9,11 +9,11 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import protocol as p
 from .lane import Lane, Send, Steps, Stream, Together
-from .shares import CLASS_DELAY_S, Shares
+from .shares import CLASS_DELAY_S, SURE, Shares
 from .stats import NOTICED_S, Stats
 
 log = logging.getLogger("bargein.engine")
@@ -24,7 +24,19 @@ LANE_DELAY_S = {"turn": 0.4, "stt": 0.1, "chat": 0.1, "tts": 0.05, "embed": 0.2}
 MAX_BATCH = 16  # jobs in one call of `Lane.together`,
 LIVE_BATCH = 6  # but only so many of any other class where a call waits for its result
 
+AT_ONCE = 8  # requests of other classes received before looking what is most urgent
+
 Key = tuple[int, int]  # connection, stream
+
+
+class Asked(NamedTuple):
+    """A request as it came, and when (seconds, monotonic)."""
+
+    key: Key
+    request: p.Request
+    deliver: Send
+    cls: p.Class
+    at: float
 
 
 @dataclass(slots=True, eq=False)
@@ -53,16 +65,47 @@ class Desk:
     stats: Stats
     shares: Shares
     streams: dict[Key, Stream] = field(default_factory=dict)
-    inbox: deque[tuple[Key, p.Request, Send]] = field(default_factory=deque)
+    inbox: deque[Asked] = field(default_factory=deque)  # of calls
+    later: deque[Asked] = field(default_factory=deque)  # of classes that give way to them
     jobs: list[Job] = field(default_factory=list)
     busy: bool = False  # a worker is at it,
     serving: float = math.inf  # and this urgent was the work when it came
 
+    def accept(self, asked: Asked) -> None:
+        """A request has come; a stream's stay in order, since they are all of one class."""
+        if asked.cls in SURE:
+            self.later.append(asked)
+            self.shares.came(asked.cls)
+        else:
+            self.inbox.append(asked)
+
     def urgency(self, now: float) -> float | None:
-        """Of the most urgent work; None where there is none. Requests come first: they are short, or become jobs."""
+        """Of the most urgent work; None where there is none. Calls' requests come first: they are short, or become jobs."""
         if self.inbox:
             return -math.inf
-        return min((self._urgency(job, now) for job in self.jobs if not job.stream.stalled), default=None)
+        return min((u for u in (self._later(now), self._jobs(now)) if u < math.inf), default=None)
+
+    def take(self, now: float) -> list[Asked]:
+        """What is to be received next; nothing where there is more urgent work."""
+        if self.inbox:
+            taken = list(self.inbox)
+            self.inbox.clear()
+            return taken
+        if self.later and self._later(now) <= self._jobs(now):
+            return [self.later.popleft() for _ in range(min(AT_ONCE, len(self.later)))]
+        return []
+
+    def _later(self, now: float) -> float:
+        first = self.later[0] if self.later else None
+        return math.inf if first is None else self.shares.urgency(first.cls, first.at, now)
+
+    def _jobs(self, now: float) -> float:
+        return min((self._urgency(job, now) for job in self.jobs if not job.stream.stalled), default=math.inf)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody uses it."""
+        return not self.streams and not self.inbox and not self.later
 
     def wanted_at(self) -> float:
         """When the first of its jobs wants to be done; inf without any."""
@@ -73,8 +116,14 @@ class Desk:
 
     # --- a worker's: nobody else is at the desk ---
 
+    def received(self, asked: Asked, seconds: float) -> None:
+        """A request was received, in so long."""
+        if asked.cls in SURE:
+            self.shares.worked(asked.cls, seconds)
+            self.shares.went(asked.cls)
+
     def receive(self, key: Key, request: p.Request, deliver: Send) -> None:
-        """Take a request."""
+        """Do what a request asks, or make a job of it."""
         stream = self.streams.get(key)
         match request:
             case p.Open():

@@ -257,6 +257,37 @@ def test_calls_pass_a_flood_of_requests_however_old_it_is() -> None:
     assert last < 200, "of a thousand steps that were due before"
 
 
+class ReadingLane(SummingLane):
+    """Requests of an odd number of samples are answered where they are received, and that takes a while."""
+
+    def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
+        assert isinstance(body, p.Transcribe)
+        if body.num_samples % 2 == 0:
+            return self._steps(stream, tag, body.num_samples)
+        time.sleep(0.002)
+        self.log.append((stream.id, tag))
+        stream.send(tag, p.Generated("length", 0, 0, 0))
+        return None
+
+
+def test_calls_pass_requests_that_are_still_to_be_received_and_those_are_received_all_the_same() -> None:
+    lane, box = ReadingLane(), Box()
+    lane.gate.set()
+    core = Core({"chat": lane}, None, 1)
+    for number, cls in ((1, "interactive"), (2, "live")):
+        core.submit(1, p.Open(number, "chat", {}, cls), box)  # type: ignore[arg-type]
+    core.submit(1, p.Credit(1, 1000), box)
+    for tag in range(400):
+        feed(core, box, 1, tag, 1)
+    feed(core, box, 2, 1000, 12)
+    core.start()
+    box.wait(1000)
+    assert len(lane.log) < 200, "of four hundred that came before"
+    box.wait(*range(400))
+    assert [tag for _, tag in lane.log] == list(range(400)), "in their order"
+    core.stop()
+
+
 def test_a_closed_stream_leaves_no_desk_behind(core: Core, lane: CountingLane) -> None:
     box = Box()
     lane.gate.set()
