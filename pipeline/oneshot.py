@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self
 
@@ -73,8 +74,9 @@ class Use:
 
     async def one(self, body: p.Body) -> Any:
         """The only answer of a request that has one."""
-        async for answer in self.answers(body):
-            return answer
+        async with aclosing(self.answers(body)) as answers:
+            async for answer in answers:
+                return answer
         raise WorkFailed("the engine gave no answer")
 
     def _result(self, tag: int, body: p.Answer) -> None:

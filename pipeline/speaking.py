@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ F32 = npt.NDArray[np.float32]
 RATE = 24000
 
 
-async def speak(engine: EngineClient, text: str, speed: float = 1.0) -> AsyncIterator[F32]:
+async def speak(engine: EngineClient, text: str, speed: float = 1.0) -> AsyncGenerator[F32, None]:
     """Float32 mono at 24 kHz, chunk by chunk. Text without anything to say gives nothing.
 
     speed: 0.25 to 4. Raises WorkFailed, WorkRefused, EngineUnavailable.
@@ -27,9 +28,10 @@ async def speak(engine: EngineClient, text: str, speed: float = 1.0) -> AsyncIte
     phrases = [x for x in [*speaker.feed(text), *speaker.finish()] if x.spoken.strip()]
     async with Use(engine, "tts") as mouth:
         for i, phrase in enumerate(phrases):
-            async for chunk in mouth.answers(p.Say(_words(phrase), speed, last=i + 1 == len(phrases))):
-                if isinstance(chunk, p.Speech) and chunk.pcm:
-                    yield np.frombuffer(chunk.pcm, np.float32)
+            async with aclosing(mouth.answers(p.Say(_words(phrase), speed, last=i + 1 == len(phrases)))) as answers:
+                async for chunk in answers:
+                    if isinstance(chunk, p.Speech) and chunk.pcm:
+                        yield np.frombuffer(chunk.pcm, np.float32)
 
 
 def _words(phrase: Phrase) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ tool's schema. After a tool's result it speaks, whatever it would rather do: a m
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -110,7 +111,7 @@ Event = Text | CallBegun | CallText | Ended
 class Writer(Protocol):
     """Where text comes from."""
 
-    def write(self, ask: Ask) -> AsyncIterator[Event]:
+    def write(self, ask: Ask) -> AsyncGenerator[Event, None]:
         """Events, the last of which is Ended. Raises WorkFailed, WorkRefused, EngineUnavailable."""
 
 
@@ -127,25 +128,27 @@ class EngineWriter:
             assert isinstance(end, p.Generated)
             return end.input_tokens
 
-    async def write(self, ask: Ask) -> AsyncIterator[Event]:
+    async def write(self, ask: Ask) -> AsyncGenerator[Event, None]:
         async with Use(self._engine, "chat") as use:
             if ask.tools and ask.choice != "none" and not (ask.choice == "auto" and ask.turns[-1].role == "tool"):
                 made = _Made()
-                async for event in _calls(use, ask, made):
-                    yield event
+                async with aclosing(_calls(use, ask, made)) as events:
+                    async for event in events:
+                        yield event
                 if made.calls:
                     reason: Literal["length", "tool_calls"] = "length" if made.cut else "tool_calls"
                     yield Ended(reason, made.input_tokens, made.output_tokens, made.cached_tokens)
                     return
             at_start = ask.prompt is None
-            async for answer in use.answers(_body(ask)):
-                if isinstance(answer, p.Token):
-                    text = answer.text.lstrip() if at_start else answer.text  # the prompt's style begins with a space
-                    at_start = at_start and not text
-                    if text or answer.scores:
-                        yield Text(text, answer.scores)
-                elif isinstance(answer, p.Generated):
-                    yield Ended(answer.finish, answer.input_tokens, answer.output_tokens, answer.cached_tokens, answer.stop)
+            async with aclosing(use.answers(_body(ask))) as answers:
+                async for answer in answers:
+                    if isinstance(answer, p.Token):
+                        text = answer.text.lstrip() if at_start else answer.text  # the prompt's style begins with a space
+                        at_start = at_start and not text
+                        if text or answer.scores:
+                            yield Text(text, answer.scores)
+                    elif isinstance(answer, p.Generated):
+                        yield Ended(answer.finish, answer.input_tokens, answer.output_tokens, answer.cached_tokens, answer.stop)
 
 
 @dataclass(slots=True)
@@ -166,7 +169,7 @@ class _Made:
         self.output_tokens += end.output_tokens
 
 
-async def _calls(use: Use, ask: Ask, made: _Made) -> AsyncIterator[Event]:
+async def _calls(use: Use, ask: Ask, made: _Made) -> AsyncGenerator[Event, None]:
     """The model's calls; none, where it would rather speak."""
     while made.calls < MAX_CALLS and not made.cut:
         name = await _choose(use, ask, made)
@@ -176,13 +179,14 @@ async def _calls(use: Use, ask: Ask, made: _Made) -> AsyncIterator[Event]:
         yield CallBegun(made.calls, name)
         lead = f"{made.lead}{_uses(name)}"
         arguments = ""
-        async for answer in use.answers(_body(ask, lead=lead, schema=tool.parameters or {"type": "object"})):
-            if isinstance(answer, p.Token):
-                arguments += answer.text
-                yield CallText(made.calls, answer.text)
-            elif isinstance(answer, p.Generated):
-                made.count(answer)
-                made.cut = answer.finish == "length"
+        async with aclosing(use.answers(_body(ask, lead=lead, schema=tool.parameters or {"type": "object"}))) as answers:
+            async for answer in answers:
+                if isinstance(answer, p.Token):
+                    arguments += answer.text
+                    yield CallText(made.calls, answer.text)
+                elif isinstance(answer, p.Generated):
+                    made.count(answer)
+                    made.cut = answer.finish == "length"
         made.lead = f"{lead}{arguments})"
         made.calls += 1
         made.used.add(name)
@@ -207,11 +211,12 @@ async def _choose(use: Use, ask: Ask, made: _Made) -> str | None:
     options = {_uses(n): n for n in names} | ({} if ask.choice == "required" and made.calls == 0 else {speaks: None})
     body = _body(ask, lead=made.lead, choices=tuple(options), max_tokens=32, temperature=0.0)
     text = ""
-    async for answer in use.answers(body):
-        if isinstance(answer, p.Token):
-            text += answer.text
-        elif isinstance(answer, p.Generated):
-            made.count(answer)
+    async with aclosing(use.answers(body)) as answers:
+        async for answer in answers:
+            if isinstance(answer, p.Token):
+                text += answer.text
+            elif isinstance(answer, p.Generated):
+                made.count(answer)
     return options.get(text)
 
 
@@ -267,7 +272,7 @@ class UpstreamWriter:
         self._url = base_url.rstrip("/") + "/chat/completions"
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
-    async def write(self, ask: Ask) -> AsyncIterator[Event]:
+    async def write(self, ask: Ask) -> AsyncGenerator[Event, None]:
         reason: Literal["stop", "length", "tool_calls"] = "stop"
         usage: dict[str, Any] = {}
         begun: set[int] = set()
@@ -277,21 +282,22 @@ class UpstreamWriter:
                     text = (await reply.text())[:300]
                     kind = WorkRefused if 400 <= reply.status < 500 and reply.status not in (401, 403, 429) else WorkFailed
                     raise kind(f"the chat server answered {reply.status}: {text}")
-                async for chunk in sse(reply.content):
-                    usage = chunk.get("usage") or usage
-                    for choice in chunk.get("choices", ())[:1]:
-                        delta = choice.get("delta") or {}
-                        for call in delta.get("tool_calls") or ():
-                            index, function = int(call.get("index") or 0), call.get("function") or {}
-                            if index not in begun:
-                                begun.add(index)
-                                yield CallBegun(index, function.get("name") or "")
-                            if function.get("arguments"):
-                                yield CallText(index, function["arguments"])
-                        finish = choice.get("finish_reason")
-                        reason = finish if finish in ("length", "tool_calls") else reason
-                        if isinstance(content := delta.get("content"), str) and content:
-                            yield Text(content)
+                async with aclosing(sse(reply.content)) as chunks:
+                    async for chunk in chunks:
+                        usage = chunk.get("usage") or usage
+                        for choice in chunk.get("choices", ())[:1]:
+                            delta = choice.get("delta") or {}
+                            for call in delta.get("tool_calls") or ():
+                                index, function = int(call.get("index") or 0), call.get("function") or {}
+                                if index not in begun:
+                                    begun.add(index)
+                                    yield CallBegun(index, function.get("name") or "")
+                                if function.get("arguments"):
+                                    yield CallText(index, function["arguments"])
+                            finish = choice.get("finish_reason")
+                            reason = finish if finish in ("length", "tool_calls") else reason
+                            if isinstance(content := delta.get("content"), str) and content:
+                                yield Text(content)
         except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError, TypeError) as problem:
             raise WorkFailed(f"the chat server failed: {type(problem).__name__}: {problem}") from problem
         yield Ended("tool_calls" if begun else reason, usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0))
@@ -330,7 +336,7 @@ def _openai(t: Turn) -> dict[str, Any]:
     return body
 
 
-async def sse(content: aiohttp.StreamReader) -> AsyncIterator[dict[str, Any]]:
+async def sse(content: aiohttp.StreamReader) -> AsyncGenerator[dict[str, Any], None]:
     """The JSON objects of a server-sent event stream. Raises WorkFailed for an error inside it."""
     async for raw in content:
         line = raw.decode("utf-8", "replace").strip()

@@ -62,3 +62,17 @@ def test_the_serving_path_knows_no_foreign_runtime() -> None:
                     if isinstance(node, ast.ImportFrom):
                         names = [node.module or ""]
                     assert not {n.split(".")[0] for n in names} & banned, file
+
+
+def test_generators_are_closed_where_they_are_read() -> None:
+    """`async for … in made(…)` that is left in the middle leaves what `made` holds open until the garbage collector comes:
+    it is made by `async with aclosing(made(…)) as …`."""
+    wrong = []
+    for layer in ("http_api", "pipeline", "agent"):
+        for file in sorted((ROOT / layer).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.AsyncFor) and isinstance(node.iter, ast.Call):
+                    name = node.iter.func.attr if isinstance(node.iter.func, ast.Attribute) else ""
+                    if name != "iter_any":  # aiohttp's, which holds nothing
+                        wrong.append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    assert wrong == []

@@ -7,7 +7,8 @@ import base64
 import binascii
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,15 +66,16 @@ async def heard(services: Services, f: Fields) -> str:
         file.write(data)
         file.flush()
         sound = decoded(services.media, Path(file.name), MAX_AUDIO_S, f.path("data"))
-        parts = recordings.transcribe(services.engine, sound, recordings.Wish(), recordings.Tally())
-        return " ".join([part.heard.text async for part in parts])
+        async with aclosing(recordings.transcribe(services.engine, sound, recordings.Wish(), recordings.Tally())) as parts:
+            return " ".join([part.heard.text async for part in parts])
 
 
-async def _encoded(request: web.Request, how: Speak, text: str) -> AsyncIterator[bytes]:
+async def _encoded(request: web.Request, how: Speak, text: str) -> AsyncGenerator[bytes, None]:
     encoder = Encoder(how.format)
-    async for chunk in speak_text(request.app[SERVICES].engine, text):
-        if data := await asyncio.to_thread(encoder.feed, chunk):
-            yield data
+    async with aclosing(speak_text(request.app[SERVICES].engine, text)) as chunks:
+        async for chunk in chunks:
+            if data := await asyncio.to_thread(encoder.feed, chunk):
+                yield data
     if data := await asyncio.to_thread(encoder.finish):
         yield data
 
@@ -87,10 +89,11 @@ async def said(request: web.Request, how: Speak, text: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def spoken(request: web.Request, how: Speak, text: str) -> AsyncIterator[dict[str, Any]]:
+async def spoken(request: web.Request, how: Speak, text: str) -> AsyncGenerator[dict[str, Any], None]:
     """The answer's `audio` in deltas: the transcript, then sound."""
     made = new_id("audio_")
     yield {"id": made, "transcript": text}
-    async for data in _encoded(request, how, text):
-        yield {"id": made, "data": base64.b64encode(data).decode()}
+    async with aclosing(_encoded(request, how, text)) as pieces:
+        async for data in pieces:
+            yield {"id": made, "data": base64.b64encode(data).decode()}
     yield {"id": made, "expires_at": int(time.time()) + 3600}

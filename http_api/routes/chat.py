@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -210,8 +211,9 @@ def _seeded(ask: Ask, index: int) -> Ask:
 async def gather(writer: Writer, ask: Ask) -> Choice:
     """A whole answer."""
     choice = Choice()
-    async for ev in writer.write(ask):
-        choice.take(ev)
+    async with aclosing(writer.write(ask)) as events:
+        async for ev in events:
+            choice.take(ev)
     if choice.end is None:
         raise WorkFailed("the answer did not end")
     return choice
@@ -288,18 +290,20 @@ def _logprobs(scores: list[p.TokenScore]) -> dict[str, Any]:
     }
 
 
-async def _merged(writer: Writer, wanted: Wanted) -> AsyncIterator[tuple[int, Event]]:
+async def _merged(writer: Writer, wanted: Wanted) -> AsyncGenerator[tuple[int, Event], None]:
     """The events of all answers as they come."""
     if wanted.n == 1:
-        async for ev in writer.write(wanted.ask):
-            yield 0, ev
+        async with aclosing(writer.write(wanted.ask)) as events:
+            async for ev in events:
+                yield 0, ev
         return
     queue: asyncio.Queue[tuple[int, Event | Exception]] = asyncio.Queue()
 
     async def run(index: int) -> None:
         try:
-            async for ev in writer.write(_seeded(wanted.ask, index)):
-                queue.put_nowait((index, ev))
+            async with aclosing(writer.write(_seeded(wanted.ask, index))) as events:
+                async for ev in events:
+                    queue.put_nowait((index, ev))
         except Exception as problem:
             queue.put_nowait((index, problem))
 
@@ -317,7 +321,7 @@ async def _merged(writer: Writer, wanted: Wanted) -> AsyncIterator[tuple[int, Ev
             task.cancel()
 
 
-async def _chunks(request: web.Request, wanted: Wanted) -> AsyncIterator[bytes]:
+async def _chunks(request: web.Request, wanted: Wanted) -> AsyncGenerator[bytes, None]:
     """The answer as chunks. Nothing is sent before the first token: until then a failure is a status."""
     head = _head(wanted, "chat.completion.chunk")
     if wanted.include_usage:
@@ -333,23 +337,25 @@ async def _chunks(request: web.Request, wanted: Wanted) -> AsyncIterator[bytes]:
         return event(head | {"choices": [choice]})
 
     text = ""
-    async for index, ev in _merged(asking.writer(request), wanted):
-        match ev:
-            case Text():
-                text += ev.text
-                scores = _logprobs(list(ev.scores)) if wanted.ask.logprobs is not None else None
-                if wanted.speak is None:
-                    yield chunk(index, {"content": ev.text}, None, scores)
-            case CallBegun():
-                yield chunk(index, {"tool_calls": [{"index": ev.index, **_call_head(ev.name)}]})
-            case CallText():
-                yield chunk(index, {"tool_calls": [{"index": ev.index, "function": {"arguments": ev.text}}]})
-            case Ended():
-                ends.append(ev)
-                if wanted.speak is not None:
-                    async for delta in audio_parts.spoken(request, wanted.speak, text):
-                        yield chunk(index, {"audio": delta})
-                yield chunk(index, {}, ev.reason)
+    async with aclosing(_merged(asking.writer(request), wanted)) as events:
+        async for index, ev in events:
+            match ev:
+                case Text():
+                    text += ev.text
+                    scores = _logprobs(list(ev.scores)) if wanted.ask.logprobs is not None else None
+                    if wanted.speak is None:
+                        yield chunk(index, {"content": ev.text}, None, scores)
+                case CallBegun():
+                    yield chunk(index, {"tool_calls": [{"index": ev.index, **_call_head(ev.name)}]})
+                case CallText():
+                    yield chunk(index, {"tool_calls": [{"index": ev.index, "function": {"arguments": ev.text}}]})
+                case Ended():
+                    ends.append(ev)
+                    if wanted.speak is not None:
+                        async with aclosing(audio_parts.spoken(request, wanted.speak, text)) as deltas:
+                            async for delta in deltas:
+                                yield chunk(index, {"audio": delta})
+                    yield chunk(index, {}, ev.reason)
     usage = _usage(ends)
     asking.count(request, usage["prompt_tokens"], usage["completion_tokens"])
     if wanted.include_usage:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -128,22 +129,23 @@ async def _completion(request: web.Request, wanted: Wanted) -> dict[str, Any]:
     return _head(wanted) | {"choices": choices, "usage": usage}
 
 
-async def _chunks(request: web.Request, wanted: Wanted) -> AsyncIterator[bytes]:
+async def _chunks(request: web.Request, wanted: Wanted) -> AsyncGenerator[bytes, None]:
     writer, head, ends = asking.writer(request), _head(wanted), list[Ended]()
     if wanted.include_usage:
         head["usage"] = None
     for index, (ask, prompt) in enumerate(zip(wanted.asks, wanted.prompts, strict=True)):
         offset = 0
-        async for ev in writer.write(ask):
-            choice: dict[str, Any] = {"index": index, "text": "", "logprobs": None, "finish_reason": None}
-            if isinstance(ev, Text):
-                choice["text"], prompt = prompt + ev.text, ""
-                if ask.logprobs is not None:
-                    choice["logprobs"], offset = _logprobs(list(ev.scores), offset)
-            elif isinstance(ev, Ended):
-                ends.append(ev)
-                choice["text"], choice["finish_reason"] = prompt, ev.reason
-            yield event(head | {"choices": [choice]})
+        async with aclosing(writer.write(ask)) as events:
+            async for ev in events:
+                choice: dict[str, Any] = {"index": index, "text": "", "logprobs": None, "finish_reason": None}
+                if isinstance(ev, Text):
+                    choice["text"], prompt = prompt + ev.text, ""
+                    if ask.logprobs is not None:
+                        choice["logprobs"], offset = _logprobs(list(ev.scores), offset)
+                elif isinstance(ev, Ended):
+                    ends.append(ev)
+                    choice["text"], choice["finish_reason"] = prompt, ev.reason
+                yield event(head | {"choices": [choice]})
     usage = _usage(ends)
     asking.count(request, usage["prompt_tokens"], usage["completion_tokens"])
     if wanted.include_usage:

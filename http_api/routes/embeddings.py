@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from contextlib import aclosing
 from typing import Any
 
 import numpy as np
@@ -83,11 +84,12 @@ async def voice(request: web.Request) -> web.Response:
         as_base64 = f.text("encoding_format", "float", choices=("float", "base64")) == "base64"
         f.finish()
         pieces, count = [], 0
-        async for piece in sound(request, f.file):
-            pieces.append(piece)
-            count += len(piece)
-            if count > MAX_VOICE_S * 16000:
-                raise bad("file", f"'file': at most {MAX_VOICE_S} s for one voice", "invalid_value")
+        async with aclosing(sound(request, f.file)) as heard:
+            async for piece in heard:
+                pieces.append(piece)
+                count += len(piece)
+                if count > MAX_VOICE_S * 16000:
+                    raise bad("file", f"'file': at most {MAX_VOICE_S} s for one voice", "invalid_value")
         audio = np.concatenate(pieces)
         async with Use(services.engine, "embed") as use:
             vectors: p.Vectors = await use.one(p.Voice(audio.tobytes(), ((0, len(audio)),)))

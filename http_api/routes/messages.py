@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,18 +37,19 @@ async def create(request: web.Request) -> web.StreamResponse:
         return await stream(request, _events(request, wanted), anthropic=True)
     body: dict[str, Any] = _head(wanted)
     end: Ended | None = None
-    async for ev in asking.writer(request).write(wanted.ask):
-        match ev:
-            case Text():
-                if not body["content"]:
-                    body["content"].append({"type": "text", "text": "", "citations": None})
-                body["content"][0]["text"] += ev.text
-            case CallBegun():
-                body["content"].append({"type": "tool_use", "id": new_id("toolu_"), "name": ev.name, "input": ""})
-            case CallText():
-                body["content"][-1]["input"] += ev.text
-            case Ended():
-                end = ev
+    async with aclosing(asking.writer(request).write(wanted.ask)) as events:
+        async for ev in events:
+            match ev:
+                case Text():
+                    if not body["content"]:
+                        body["content"].append({"type": "text", "text": "", "citations": None})
+                    body["content"][0]["text"] += ev.text
+                case CallBegun():
+                    body["content"].append({"type": "tool_use", "id": new_id("toolu_"), "name": ev.name, "input": ""})
+                case CallText():
+                    body["content"][-1]["input"] += ev.text
+                case Ended():
+                    end = ev
     if end is None:
         raise WorkFailed("the answer did not end")
     for block in body["content"]:
@@ -222,38 +224,39 @@ def _ending(end: Ended) -> dict[str, Any]:
     return {"stop_reason": reason, "stop_sequence": None}
 
 
-async def _events(request: web.Request, wanted: Wanted) -> AsyncIterator[bytes]:
+async def _events(request: web.Request, wanted: Wanted) -> AsyncGenerator[bytes, None]:
     """The answer as Anthropic's events. Its input is counted first: the first event tells it."""
     writer = asking.writer(request)
     given = await writer.count(wanted.ask) if isinstance(writer, EngineWriter) else 0
     begun = False
     index, kind = -1, ""
-    async for ev in writer.write(wanted.ask):
-        if not begun:
-            begun = True
-            head = _head(wanted) | {"usage": _usage(given, 1)}
-            yield event({"type": "message_start", "message": head}, "message_start")
-        match ev:
-            case Text():
-                if kind != "text":
-                    index, kind = index + 1, "text"
-                    block: dict[str, Any] = {"type": "text", "text": "", "citations": None}
+    async with aclosing(writer.write(wanted.ask)) as events:
+        async for ev in events:
+            if not begun:
+                begun = True
+                head = _head(wanted) | {"usage": _usage(given, 1)}
+                yield event({"type": "message_start", "message": head}, "message_start")
+            match ev:
+                case Text():
+                    if kind != "text":
+                        index, kind = index + 1, "text"
+                        block: dict[str, Any] = {"type": "text", "text": "", "citations": None}
+                        yield _block("content_block_start", index, content_block=block)
+                    yield _block("content_block_delta", index, delta={"type": "text_delta", "text": ev.text})
+                case CallBegun():
+                    if kind:
+                        yield _block("content_block_stop", index)
+                    index, kind = index + 1, "tool_use"
+                    block = {"type": "tool_use", "id": new_id("toolu_"), "name": ev.name, "input": {}}
                     yield _block("content_block_start", index, content_block=block)
-                yield _block("content_block_delta", index, delta={"type": "text_delta", "text": ev.text})
-            case CallBegun():
-                if kind:
-                    yield _block("content_block_stop", index)
-                index, kind = index + 1, "tool_use"
-                block = {"type": "tool_use", "id": new_id("toolu_"), "name": ev.name, "input": {}}
-                yield _block("content_block_start", index, content_block=block)
-            case CallText():
-                yield _block("content_block_delta", index, delta={"type": "input_json_delta", "partial_json": ev.text})
-            case Ended():
-                if kind:
-                    yield _block("content_block_stop", index)
-                asking.count(request, ev.input_tokens, ev.output_tokens)
-                usage = {"output_tokens": ev.output_tokens, "input_tokens": ev.input_tokens}
-                yield event({"type": "message_delta", "delta": _ending(ev), "usage": usage}, "message_delta")
+                case CallText():
+                    yield _block("content_block_delta", index, delta={"type": "input_json_delta", "partial_json": ev.text})
+                case Ended():
+                    if kind:
+                        yield _block("content_block_stop", index)
+                    asking.count(request, ev.input_tokens, ev.output_tokens)
+                    usage = {"output_tokens": ev.output_tokens, "input_tokens": ev.input_tokens}
+                    yield event({"type": "message_delta", "delta": _ending(ev), "usage": usage}, "message_delta")
     yield event({"type": "message_stop"}, "message_stop")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,8 +70,9 @@ async def create(request: web.Request) -> web.StreamResponse:
     run = Run(request, wanted)
     if wanted.stream:
         return await stream(request, run.events())
-    async for _ in run.events():
-        pass
+    async with aclosing(run.events()) as events:
+        async for _ in events:
+            pass
     return json_response(run.body)
 
 
@@ -233,41 +235,42 @@ class Run:
         self._number += 1
         return event(data, kind)
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes, None]:
         """Everything that a stream shows, in order; the body is whole when it ends."""
         ended: Ended | None = None
         begun = False
         item: dict[str, Any] | None = None
-        async for ev in asking.writer(self._request).write(self._wanted.ask):
-            if not begun:  # not before the first token: until then a failure is a status
-                begun = True
-                for kind in ("response.created", "response.in_progress"):
-                    yield self._event(kind, response=self.body)
-            match ev:
-                case Text():
-                    if item is None:
-                        item, opening = self._begin_message()
-                        for data in opening:
-                            yield data
-                    item["content"][0]["text"] += ev.text
-                    yield self._event("response.output_text.delta", **self._place(item), delta=ev.text, logprobs=[])
-                case CallBegun():
-                    if item is not None:
-                        yield self._end_call(item)
-                        yield self._done(item)
-                    item = {
-                        "id": new_id("fc_"), "type": "function_call", "status": "in_progress", "call_id": new_id("call_"),
-                        "name": ev.name, "arguments": "",
-                    }  # fmt: skip
-                    self.body["output"].append(item)
-                    yield self._event("response.output_item.added", output_index=len(self.body["output"]) - 1, item=item)
-                case CallText() if item is not None:
-                    item["arguments"] += ev.text
-                    at = len(self.body["output"]) - 1
-                    kind = "response.function_call_arguments.delta"
-                    yield self._event(kind, item_id=item["id"], output_index=at, delta=ev.text)
-                case Ended():
-                    ended = ev
+        async with aclosing(asking.writer(self._request).write(self._wanted.ask)) as events:
+            async for ev in events:
+                if not begun:  # not before the first token: until then a failure is a status
+                    begun = True
+                    for kind in ("response.created", "response.in_progress"):
+                        yield self._event(kind, response=self.body)
+                match ev:
+                    case Text():
+                        if item is None:
+                            item, opening = self._begin_message()
+                            for data in opening:
+                                yield data
+                        item["content"][0]["text"] += ev.text
+                        yield self._event("response.output_text.delta", **self._place(item), delta=ev.text, logprobs=[])
+                    case CallBegun():
+                        if item is not None:
+                            yield self._end_call(item)
+                            yield self._done(item)
+                        item = {
+                            "id": new_id("fc_"), "type": "function_call", "status": "in_progress", "call_id": new_id("call_"),
+                            "name": ev.name, "arguments": "",
+                        }  # fmt: skip
+                        self.body["output"].append(item)
+                        yield self._event("response.output_item.added", output_index=len(self.body["output"]) - 1, item=item)
+                    case CallText() if item is not None:
+                        item["arguments"] += ev.text
+                        at = len(self.body["output"]) - 1
+                        kind = "response.function_call_arguments.delta"
+                        yield self._event(kind, item_id=item["id"], output_index=at, delta=ev.text)
+                    case Ended():
+                        ended = ev
         if ended is None:
             raise WorkFailed("the answer did not end")
         cut = ended.reason == "length"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -63,14 +64,15 @@ async def create(request: web.Request) -> web.StreamResponse:
     return await stream(request, _bytes(request, wanted), content_type=MIME[wanted.format], headers=wanted.headers)
 
 
-async def _bytes(request: web.Request, wanted: Wanted) -> AsyncIterator[bytes]:
+async def _bytes(request: web.Request, wanted: Wanted) -> AsyncGenerator[bytes, None]:
     """The file, piece by piece. Sound is made while the piece before is encoded and sent."""
     encoder = Encoder(wanted.format)
     samples = 0
-    async for chunk in speak(request.app[SERVICES].engine, wanted.text, wanted.speed):
-        samples += len(chunk)
-        if data := await asyncio.to_thread(encoder.feed, chunk):
-            yield data
+    async with aclosing(speak(request.app[SERVICES].engine, wanted.text, wanted.speed)) as chunks:
+        async for chunk in chunks:
+            samples += len(chunk)
+            if data := await asyncio.to_thread(encoder.feed, chunk):
+                yield data
     if samples == 0:
         raise bad("input", "'input': holds nothing that can be spoken", "invalid_value")
     request.app[METRICS].audio.labels("spoken").inc(samples / RATE)
@@ -78,11 +80,12 @@ async def _bytes(request: web.Request, wanted: Wanted) -> AsyncIterator[bytes]:
         yield data
 
 
-async def _events(request: web.Request, wanted: Wanted) -> AsyncIterator[bytes]:
+async def _events(request: web.Request, wanted: Wanted) -> AsyncGenerator[bytes, None]:
     made = 0
-    async for data in _bytes(request, wanted):
-        made += len(data)
-        yield event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()}, "speech.audio.delta")
+    async with aclosing(_bytes(request, wanted)) as pieces:
+        async for data in pieces:
+            made += len(data)
+            yield event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()}, "speech.audio.delta")
     # This voice has no tokens: the text counts in words, the sound in bytes of the format.
     words = len(wanted.text.split())
     usage = {"input_tokens": words, "output_tokens": made, "total_tokens": words + made}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -101,8 +102,9 @@ async def _answer(request: web.Request, task: Task) -> web.StreamResponse:
             return await stream(request, _events(request, wanted, f))
         tally, output = recordings.Tally(), Output()
         engine = request.app[SERVICES].engine
-        async for part in recordings.transcribe(engine, sound(request, f.file), wanted.wish, tally):
-            output.add(part)
+        async with aclosing(recordings.transcribe(engine, sound(request, f.file), wanted.wish, tally)) as parts:
+            async for part in parts:
+                output.add(part)
         request.app[METRICS].audio.labels("heard").inc(tally.seconds)
         if wanted.format == "diarized_json":
             voices = diarization.Voices(engine)
@@ -137,15 +139,16 @@ def _render(wanted: Wanted, output: Output, tally: recordings.Tally) -> web.Resp
     return json_response({"text": text} | ({"usage": usage} if wanted.task == "transcribe" else {}))
 
 
-async def _events(request: web.Request, wanted: Wanted, f: Form) -> AsyncIterator[bytes]:
+async def _events(request: web.Request, wanted: Wanted, f: Form) -> AsyncGenerator[bytes, None]:
     tally, text, tokens = recordings.Tally(), "", 0
     engine = request.app[SERVICES].engine
-    async for part in recordings.transcribe(engine, sound(request, f.file), wanted.wish, tally):
-        tokens += sum(len(s.tokens) for s in part.heard.segments)
-        for word in re.findall(r"\s*\S+", part.heard.text):
-            delta = word if not text or word[0].isspace() else f" {word}"
-            text += delta
-            yield event({"type": "transcript.text.delta", "delta": delta}, "transcript.text.delta")
+    async with aclosing(recordings.transcribe(engine, sound(request, f.file), wanted.wish, tally)) as parts:
+        async for part in parts:
+            tokens += sum(len(s.tokens) for s in part.heard.segments)
+            for word in re.findall(r"\s*\S+", part.heard.text):
+                delta = word if not text or word[0].isspace() else f" {word}"
+                text += delta
+                yield event({"type": "transcript.text.delta", "delta": delta}, "transcript.text.delta")
     request.app[METRICS].audio.labels("heard").inc(tally.seconds)
     heard = round(10 * tally.seconds)  # the recording counts in tenths of a second
     usage = {"type": "tokens", "input_tokens": heard, "output_tokens": tokens, "total_tokens": heard + tokens,
@@ -153,7 +156,7 @@ async def _events(request: web.Request, wanted: Wanted, f: Form) -> AsyncIterato
     yield event({"type": "transcript.text.done", "text": text, "usage": usage}, "transcript.text.done")
 
 
-async def _diarized_events(body: dict[str, Any]) -> AsyncIterator[bytes]:
+async def _diarized_events(body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
     for segment in body["segments"]:
         name = "transcript.text.segment"
         yield event({**segment, "type": name}, name)
@@ -175,9 +178,10 @@ async def align(request: web.Request) -> web.Response:
         engine = request.app[SERVICES].engine
         tally, windows = recordings.Tally(), list[tuple[Window, p.Heard]]()
         async with Use(engine, "stt") as use:
-            async for window in recordings.windows(engine, sound(request, f.file), tally):
-                ask = p.Hear(window.sound.tobytes(), language, words=True)
-                windows.append((window, await use.one(ask)))
+            async with aclosing(recordings.windows(engine, sound(request, f.file), tally)) as found:
+                async for window in found:
+                    ask = p.Hear(window.sound.tobytes(), language, words=True)
+                    windows.append((window, await use.one(ask)))
             lines = await _placed(use, windows, text.split(), language)
     words = [{"word": w.text, "start": w.start, "end": w.end} for w in lines]
     return json_response({"text": text, "duration": round(tally.seconds, 3), "words": words})

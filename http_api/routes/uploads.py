@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Form(Fields):
 
 
 @asynccontextmanager
-async def form(request: web.Request) -> AsyncIterator[Form]:
+async def form(request: web.Request) -> AsyncGenerator[Form, None]:
     """The request's form, its `file` on disk while the block runs. ApiError for anything else."""
     if not request.content_type.startswith("multipart/"):
         raise ApiError(400, "the body must be multipart/form-data with a 'file'", "file", "missing_required_parameter")
@@ -125,18 +125,20 @@ def _put(data: dict[str, Any], name: str, text: str) -> None:
         data[bare] = text
 
 
-async def sound(request: web.Request, file: Path) -> AsyncIterator[F32]:
+async def sound(request: web.Request, file: Path) -> AsyncGenerator[F32, None]:
     """The upload as 16 kHz sound. ApiError where it is none."""
     services = request.app[SERVICES]
-    async for piece in decoded(services.media, file, services.config.http.max_audio_s):
-        yield piece
+    async with aclosing(decoded(services.media, file, services.config.http.max_audio_s)) as pieces:
+        async for piece in pieces:
+            yield piece
 
 
-async def decoded(media: Media, file: Path, max_s: float, param: str = "file") -> AsyncIterator[F32]:
+async def decoded(media: Media, file: Path, max_s: float, param: str = "file") -> AsyncGenerator[F32, None]:
     """A file as 16 kHz sound. ApiError 400 where it cannot be decoded, 503 where there is no time to."""
     try:
-        async for piece in media.decode(file, max_s):
-            yield piece
+        async with aclosing(media.decode(file, max_s)) as pieces:
+            async for piece in pieces:
+                yield piece
     except NotAudio as problem:
         raise bad(param, f"the audio {problem}", "invalid_audio") from None
     except DecoderGone as problem:

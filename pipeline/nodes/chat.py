@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -58,7 +59,7 @@ class ChatSource(Protocol):
     @property
     def is_local(self) -> bool: ...
 
-    def generate(self, ask: StartChat) -> AsyncIterator[str | CallPiece | Finish]:
+    def generate(self, ask: StartChat) -> AsyncGenerator[str | CallPiece | Finish, None]:
         """Text and calls as they come, then one Finish. Raises ChatFailure."""
 
     def prime(self, prompt: PrimeChat) -> None:
@@ -93,16 +94,17 @@ async def _say(line: SayLine, out: Channel[TextPiece], tell: Tell, now: Now) -> 
 async def _answer(ask: StartChat, out: Channel[TextPiece], source: ChatSource, tell: Tell, now: Now) -> None:
     finish = Finish()
     try:
-        async for piece in source.generate(ask):
-            if isinstance(piece, Finish):
-                finish = piece
-                continue
-            if isinstance(piece, CallPiece):
-                tell(e.ToolDelta(now(), ask.epoch, piece.call_id, piece.name, piece.arguments))
-                continue
-            tell(e.ChatDelta(now(), ask.epoch, piece))
-            if ask.spoken:
-                await out.send(TextPiece(ask.epoch, piece, False, ask.speed))
+        async with aclosing(source.generate(ask)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Finish):
+                    finish = piece
+                    continue
+                if isinstance(piece, CallPiece):
+                    tell(e.ToolDelta(now(), ask.epoch, piece.call_id, piece.name, piece.arguments))
+                    continue
+                tell(e.ChatDelta(now(), ask.epoch, piece))
+                if ask.spoken:
+                    await out.send(TextPiece(ask.epoch, piece, False, ask.speed))
     except (ChatFailure, EngineUnavailable) as problem:
         log.warning("chat failed: %s", problem)
         tell(e.ChatFailed(now(), ask.epoch, str(problem)))
@@ -160,7 +162,7 @@ class EngineChat:
         stream.cancel(PRIME_TAG)
         stream.feed(PRIME_TAG, p.Generate(_turns(prompt.messages), prompt.instructions, max_tokens=0))
 
-    async def generate(self, ask: StartChat) -> AsyncIterator[str | Finish]:
+    async def generate(self, ask: StartChat) -> AsyncGenerator[str | Finish, None]:
         beside = bool(self._queues)
         stream = self._new() if beside else self._open()
         tag = int(ask.epoch)
@@ -218,7 +220,7 @@ class UpstreamChat:
     def prime(self, prompt: PrimeChat) -> None:
         """The server is not ours: nothing to do."""
 
-    async def generate(self, ask: StartChat) -> AsyncIterator[str | CallPiece | Finish]:
+    async def generate(self, ask: StartChat) -> AsyncGenerator[str | CallPiece | Finish, None]:
         if self._http is None:
             timeout = aiohttp.ClientTimeout(total=None, connect=5, sock_read=60)
             self._http = aiohttp.ClientSession(timeout=timeout, headers=self._headers)
@@ -229,18 +231,19 @@ class UpstreamChat:
                 if reply.status != 200:
                     text = (await reply.text())[:300]
                     raise ChatFailure(f"the chat server answered {reply.status}: {text}")
-                async for chunk in _sse(reply.content):
-                    if isinstance(chunk.get("error"), dict):
-                        raise ChatFailure(str(chunk["error"].get("message")))
-                    usage = chunk.get("usage") or usage
-                    for choice in chunk.get("choices", ())[:1]:
-                        delta = choice.get("delta") or {}
-                        for call in delta.get("tool_calls") or ():
-                            if (piece := _collect(calls, call, ask.response_id)) is not None:
-                                yield piece
-                        limited |= choice.get("finish_reason") == "length"
-                        if isinstance(content := delta.get("content"), str) and content:
-                            yield content
+                async with aclosing(_sse(reply.content)) as chunks:
+                    async for chunk in chunks:
+                        if isinstance(chunk.get("error"), dict):
+                            raise ChatFailure(str(chunk["error"].get("message")))
+                        usage = chunk.get("usage") or usage
+                        for choice in chunk.get("choices", ())[:1]:
+                            delta = choice.get("delta") or {}
+                            for call in delta.get("tool_calls") or ():
+                                if (piece := _collect(calls, call, ask.response_id)) is not None:
+                                    yield piece
+                            limited |= choice.get("finish_reason") == "length"
+                            if isinstance(content := delta.get("content"), str) and content:
+                                yield content
         except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError, TypeError) as problem:
             raise ChatFailure(f"the chat server failed: {type(problem).__name__}: {problem}") from problem
         made = tuple(
@@ -302,7 +305,7 @@ def _collect(calls: dict[int, dict[str, str]], delta: dict[str, Any], response_i
     return CallPiece(call["id"], call["name"], new) if call["name"] else None
 
 
-async def _sse(content: aiohttp.StreamReader) -> AsyncIterator[dict[str, Any]]:
+async def _sse(content: aiohttp.StreamReader) -> AsyncGenerator[dict[str, Any], None]:
     """The JSON objects of a server-sent event stream."""
     async for raw in content:
         line = raw.decode("utf-8", "replace").strip()
