@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 import numpy as np
+import numpy.typing as npt
 
 from bargein.engine import protocol as p
 from bargein.engine.client import EngineClient, EngineStream, EngineUnavailable
@@ -20,7 +22,10 @@ from ..speakable import Piece, Speaker
 Tell = Callable[[e.Input], None]
 Now = Callable[[], float]
 
+F32 = npt.NDArray[np.float32]
+
 RATE_PER_MS = 24
+NO_SOUND: F32 = np.zeros(0, np.float32)
 
 
 async def speakable_node(inp: Channel[TextPiece], out: Channel[PhraseToSay]) -> None:
@@ -51,7 +56,7 @@ class Mouth:
         self._tag = 0
         self._chunks: asyncio.Queue[p.Speech | SpeechFailure] = asyncio.Queue()
 
-    async def say(self, words: tuple[str, ...], speed: float, due_ms: float) -> AsyncIterator[p.Speech]:
+    async def say(self, words: tuple[str, ...], speed: float, due_ms: float) -> AsyncGenerator[p.Speech, None]:
         """Synthesize one phrase. Raises SpeechFailure or EngineUnavailable."""
         if self._stream is None or self._stream.closed:
             self._stream = self._engine.open("tts", {}, on_result=self._result, on_failed=self._failed, on_lost=self._lost)
@@ -111,17 +116,23 @@ async def tts_node(
                 reply.silent = pieces
                 continue
             reply.silent = ()
+            asked = now()
             try:
-                async for chunk in mouth.say(tuple(x.spoken for x in pieces), item.speed, buffered_ms()):
-                    if not epochs.is_alive(item.epoch):
-                        break
-                    words, pieces = reply.timed(pieces, chunk.times_ms)
-                    audio = np.frombuffer(chunk.pcm, np.float32)
-                    reply.num_samples += len(audio)
-                    if words or len(audio):
-                        tell(e.PhrasePlanned(now(), item.epoch, words, reply.planned_ms))
-                        await out.send(SpokenAudio(item.epoch, audio, False))
+                async with aclosing(mouth.say(tuple(x.spoken for x in pieces), item.speed, buffered_ms())) as chunks:
+                    async for chunk in chunks:
+                        if not epochs.is_alive(item.epoch):
+                            break
+                        words, pieces = reply.timed(pieces, chunk.times_ms)
+                        audio = np.frombuffer(chunk.pcm, np.float32)
+                        reply.num_samples += len(audio)
+                        if words or len(audio):
+                            tell(e.PhrasePlanned(now(), item.epoch, words, reply.planned_ms))
+                        took, asked = now() - asked, now()
+                        for sound in reply.ready(audio, took, chunk.final):
+                            await out.send(SpokenAudio(item.epoch, sound, False))
             except (SpeechFailure, EngineUnavailable) as problem:
+                for sound in reply.ready(NO_SOUND, 0.0, True):
+                    await out.send(SpokenAudio(item.epoch, sound, False))
                 tell(e.SpeechFailed(now(), item.epoch, str(problem)))
                 continue
             reply.start_ms = reply.planned_ms
@@ -129,7 +140,7 @@ async def tts_node(
             if reply.silent:
                 words, _ = reply.timed(reply.silent, ((0, 0),) * len(reply.silent))
                 tell(e.PhrasePlanned(now(), item.epoch, words, reply.planned_ms))
-            await out.send(SpokenAudio(item.epoch, np.zeros(0, np.float32), True))
+            await out.send(SpokenAudio(item.epoch, NO_SOUND, True))
             tell(e.SpeechDone(now(), item.epoch))
 
 
@@ -141,10 +152,25 @@ class _Reply:
         self.num_samples = 0
         self.start_ms = 0  # where the phrase in hand begins
         self.silent: tuple[Piece, ...] = ()  # unspoken pieces, told with the next words
+        self._held: list[F32] | None = []  # the first sound; None once the reply has begun
 
     @property
     def planned_ms(self) -> int:
         return self.num_samples // RATE_PER_MS
+
+    def ready(self, audio: F32, took_ms: float, final: bool) -> list[F32]:
+        """What may be played of a chunk that was this long in coming; `final`: the phrase's last.
+
+        A reply begins once the sound in hand lasts longer than its last piece took to come: where the machine is out of
+        breath it begins a moment later, instead of breaking off after its first syllable.
+        """
+        if self._held is None:
+            return [audio] if len(audio) else []
+        self._held += [audio] if len(audio) else []
+        if sum(map(len, self._held)) < took_ms * RATE_PER_MS and not final:
+            return []
+        held, self._held = self._held, None if self._held else []
+        return held
 
     def timed(
         self, pieces: tuple[Piece, ...], times_ms: tuple[tuple[int, int], ...]
