@@ -10,6 +10,8 @@ import signal
 import sys
 from pathlib import Path
 
+import uvloop
+
 from bargein.models.errors import WeightsError
 
 from . import nursery
@@ -24,6 +26,7 @@ def main() -> int:
     parser.add_argument("--chat", default="")
     parser.add_argument("--device", default="cpu", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--gpu-memory", default="80%", help="how much of a GPU's memory to use")
+    parser.add_argument("--cache-memory", default="25%", help="how much memory the chat model's caches may take on the CPU")
     parser.add_argument("--threads", type=int, default=0, help="threads of the device loop; 0: the cores")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
@@ -34,8 +37,9 @@ def main() -> int:
         from .build import build  # here: it imports the models and their compiler, which takes seconds
 
         built = build(
-            stt=args.stt, chat=args.chat, threads=args.threads, device=args.device, gpu_memory=args.gpu_memory
-        )
+            stt=args.stt, chat=args.chat, threads=args.threads, device=args.device, gpu_memory=args.gpu_memory,
+            cache_memory=args.cache_memory,
+        )  # fmt: skip
     except (WeightsError, DeviceError) as problem:
         print(f"bargein: {problem}", file=sys.stderr)
         return 2
@@ -43,7 +47,7 @@ def main() -> int:
     def engine(socket: Path) -> int:
         nursery.follow(front)  # a fork has none of its parent's threads
         sys.setswitchinterval(0.001)
-        asyncio.run(_serve(built.core, built.models, socket))
+        uvloop.run(_serve(built.core, built.models, socket))
         return 0
 
     if built.forks:

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numba
 
 from bargein.kernels import cpu
-from bargein.models import decoder, ge2e, hibari, minilm, silero, smart_turn, store, whisper, whisper_stream
+from bargein.models import decoder, ge2e, hibari, minilm, silero, smart_turn, store, whisper, whisper_phones, whisper_stream
 from bargein.models.decoder_gpu import DeviceDecoder, Pool
 from bargein.models.tokenizer import load_codec
 
 from .core import Core
-from .device import DeviceError, choose
+from .device import DeviceError, cache_room, choose
 from .lane import Lane
 from .lanes.chat import ChatLane
 from .lanes.embed import EmbedLane
@@ -55,12 +55,13 @@ def check_threads() -> None:
 
 
 def build(
-    *, stt: str = "", chat: str = "", threads: int = 0, device: str = "cpu", gpu_memory: str = "80%"
+    *, stt: str = "", chat: str = "", threads: int = 0, device: str = "cpu", gpu_memory: str = "80%",
+    cache_memory: str = "25%",
 ) -> Built:
     """Load the models. Runs no kernel on the CPU. Raises WeightsError, DeviceError."""
     check_threads()
     names = chosen(stt=stt, chat=chat)
-    choice = choose(device, gpu_memory)
+    choice, room = choose(device, gpu_memory), cache_room(cache_memory)
     ops: Any = cpu
     if choice.gpu is not None:
         from bargein.kernels.gpu.cuda import open_gpu  # CuPy is there only where a GPU was chosen
@@ -72,16 +73,19 @@ def build(
                 raise DeviceError(f"{choice.name}: {type(problem).__name__}: {problem}") from problem
             choice = choose("cpu")
     folders = {task: store.path(name) for task, name in names.items()}
-    return Built(assemble(folders, ops, choice.budget, threads), names, ops is cpu)
+    return Built(assemble(folders, ops, room if ops is cpu else choice.budget, threads), names, ops is cpu)
 
 
 def assemble(folders: dict[str, Path], ops: Any = cpu, budget: int = 0, threads: int = 0) -> Core:
-    """The core of models that lie in these folders, by task. budget: bytes on the device of `ops`; 0 on the CPU."""
+    """The core of models that lie in these folders, by task. budget: bytes on the device of `ops`; on the CPU those of the
+    chat model's caches, 0 for no limit."""
     speech = whisper.load(folders["stt"])
     turn = smart_turn.load(folders["turn"])
     voice, texts, speakers = hibari.load(folders["tts"]), minilm.load(folders["embed"]), ge2e.load(folders["voice"])
+    reader = whisper_phones.reader(folders["stt"].name, speech.cfg.width, voice.pronouncer)
+    placed_speech = speech._replace(w=ops.place(speech.w), q=ops.place(speech.q))
     lanes: dict[str, Lane] = {
-        "stt": SttLane(speech._replace(w=ops.place(speech.w), q=ops.place(speech.q)), whisper_stream.Options(), ops),
+        "stt": SttLane(placed_speech, whisper_stream.Options(), ops, reader),
         "turn": TurnLane(turn._replace(w=ops.place(turn.w), q=ops.place(turn.q)), ops),
         "tts": TtsLane(voice._replace(weights=ops.place(voice.weights)), ops),
         "embed": EmbedLane(texts._replace(w=ops.place(texts.w)), speakers._replace(w=ops.place(speakers.w)), ops),
@@ -90,7 +94,7 @@ def assemble(folders: dict[str, Path], ops: Any = cpu, budget: int = 0, threads:
     # Voice activity stays on the CPU: a window takes less there than its launches would, and it has its own thread.
     vad = VadLane(silero.load(folders["vad"]))
     if ops is cpu:
-        lanes["chat"] = ChatLane(language, load_codec(folders["chat"]))
+        lanes["chat"] = ChatLane(language, load_codec(folders["chat"]), room=budget)
         for lane in lanes.values():
             lane.prepare()
         cores = min(threads or os.cpu_count() or 1, numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]

@@ -87,6 +87,7 @@ class EngineClient:
         self.hello: p.Hello | None = None
         self.load: p.Load | None = None  # the last that was told
         self.on_change: Callable[[], None] = lambda: None
+        self.on_load: Callable[[p.Load], None] = lambda load: None
 
     @property
     def ready(self) -> bool:
@@ -155,6 +156,7 @@ class EngineClient:
                     (stream.on_refused if fault == "caller" else stream.on_failed)(tag, message)
             case p.Load():
                 self.load = reply
+                self.on_load(reply)
             case p.Hello():
                 self.hello = reply
                 self.on_change()
@@ -166,16 +168,25 @@ class EngineClient:
 
 
 class SocketLink:
-    """A connection to an engine process."""
+    """A connection to an engine process. What is sent in one round of the event loop goes in one write."""
 
     def __init__(self, client: EngineClient, writer: asyncio.StreamWriter) -> None:
         self._client, self._writer = client, writer
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[bytes] = []
 
     def send(self, request: p.Request) -> None:
+        if not self._waiting:
+            self._loop.call_soon(self._write)
+        self._waiting.append(p.pack(request))
+
+    def _write(self) -> None:
+        waiting, self._waiting = self._waiting, []
         if not self._writer.is_closing():
-            self._writer.write(p.pack(request))
+            self._writer.write(b"".join(waiting))
 
     def close(self) -> None:
+        self._write()
         self._writer.close()
 
 

@@ -8,7 +8,8 @@ all jobs that wait for the same, as a token for each of eight replies.
 
 There is a worker for each core. One that is alone uses all cores for its step; beside another each stays on its own,
 which gets more done: two encoders side by side take hardly longer than one, and one on two cores four fifths of that.
-So a single piece of work that can wait leaves all cores to a more urgent one; two pieces do not.
+So a single piece of work that can wait leaves all cores to a more urgent one; two pieces do not. Long recordings leave
+them all to any call's work, but for their share: what runs beside a step slows it, by the memory they both read.
 VAD has its own thread, since it is due every 32 ms and costs less than a millisecond.
 """
 
@@ -31,6 +32,7 @@ log = logging.getLogger("bargein.engine")
 
 
 CAN_WAIT_S = 0.2  # between what is worked on and what leaves it the other cores
+LOOK_AGAIN_S = 0.02  # whether a long recording is owed time meanwhile
 
 
 class Core:
@@ -147,7 +149,7 @@ class Core:
         """How busy it is."""
         with self._wake:
             jobs = sum(len(desk.jobs) for desk in self._open)
-        return self.stats.load(jobs, self.num_streams())
+        return self.stats.load(jobs, self.num_streams(), self._cores)
 
     # --- the workers ---
 
@@ -158,7 +160,7 @@ class Core:
                     self._wake.wait(self._patience)
                 if self._stopping or desk is None:
                     return
-                desk.busy, desk.serving = True, desk.wanted_at()
+                desk.serve(time.monotonic())
                 requests = desk.take(time.monotonic())
                 alone = self._next() is None and not any(d.busy for d in self._open if d is not desk)
             if requests:  # then see what is most urgent now
@@ -189,6 +191,9 @@ class Core:
         self._patience, now = None, time.monotonic()
         waiting = [(u, d) for d in self._open if not d.busy and (u := d.urgency(now)) is not None]
         _, desk = min(waiting, key=lambda pair: pair[0], default=(0.0, None))
+        if desk is not None and desk.gives_way(now) and any(d.busy and d.for_call for d in self._open):
+            self._patience = LOOK_AGAIN_S
+            return None
         if len(waiting) == 1 and desk is not None and not desk.inbox and not desk.later:
             served = min((d.serving for d in self._open if d.busy), default=math.inf)
             wanted = desk.wanted_at()

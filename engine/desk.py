@@ -69,7 +69,8 @@ class Desk:
     later: deque[Asked] = field(default_factory=deque)  # of classes that give way to them
     jobs: list[Job] = field(default_factory=list)
     busy: bool = False  # a worker is at it,
-    serving: float = math.inf  # and this urgent was the work when it came
+    serving: float = math.inf  # this urgent was the work when it came,
+    for_call: bool = False  # and somebody who talks waits for it
 
     def accept(self, asked: Asked) -> None:
         """A request has come; a stream's stay in order, since they are all of one class."""
@@ -100,7 +101,7 @@ class Desk:
         return math.inf if first is None else self.shares.urgency(first.cls, first.at, now)
 
     def _jobs(self, now: float) -> float:
-        return min((self._urgency(job, now) for job in self.jobs if not job.stream.stalled), default=math.inf)
+        return min((self._urgency(job, now) for job in self._ready()), default=math.inf)
 
     @property
     def is_empty(self) -> bool:
@@ -109,7 +110,24 @@ class Desk:
 
     def wanted_at(self) -> float:
         """When the first of its jobs wants to be done; inf without any."""
-        return min((job.own for job in self.jobs if not job.stream.stalled), default=math.inf)
+        return min((job.own for job in self._ready()), default=math.inf)
+
+    def gives_way(self, now: float) -> bool:
+        """Whether its most urgent work leaves every core to a call's."""
+        first = self._first(now)
+        return first is not None and not self.later and self.shares.gives_way(first.stream.cls)
+
+    def serve(self, now: float) -> None:
+        """A worker has come."""
+        first = self._first(now)
+        self.busy, self.serving = True, self.wanted_at()
+        self.for_call = first is not None and first.stream.cls not in SURE
+
+    def _first(self, now: float) -> Job | None:
+        return min(self._ready(), key=lambda job: self._urgency(job, now), default=None)
+
+    def _ready(self) -> list[Job]:
+        return [job for job in self.jobs if not job.stream.stalled]
 
     def _urgency(self, job: Job, now: float) -> float:
         return self.shares.urgency(job.stream.cls, job.own, now)
@@ -195,13 +213,13 @@ class Desk:
         """One step of the most urgent job whose reader keeps up, or of all jobs that wait for the same kind of work."""
         self._drop_cancelled()
         now = time.monotonic()
-        ready = sorted((job for job in self.jobs if not job.stream.stalled), key=lambda job: self._urgency(job, now))
+        ready = sorted(self._ready(), key=lambda job: self._urgency(job, now))
         if not ready:
             return
         wants = ready[0].wants
         if wants is None:
             self._step(ready[0], None)
-            self.stats.worked(self.lane_name, time.monotonic() - now)
+            self.stats.worked(self.lane_name, time.monotonic() - now, live=float(ready[0].stream.cls == "live"))
             return
         jobs = _company([job for job in ready if job.wants is not None and job.wants.kind == wants.kind])
         results: Sequence[Any]
@@ -215,7 +233,8 @@ class Desk:
             self.shares.worked(job.stream.cls, share)
             job.wants = None
             self._step(job, result)
-        self.stats.worked(self.lane_name, time.monotonic() - now, len(jobs))
+        calls = sum(job.stream.cls == "live" for job in jobs)
+        self.stats.worked(self.lane_name, time.monotonic() - now, len(jobs), calls / len(jobs))
 
     def _step(self, job: Job, value: Any) -> None:
         started = time.monotonic()

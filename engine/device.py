@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import re
 from dataclasses import dataclass
 
@@ -55,8 +56,8 @@ def parse(text: str) -> tuple[str, int]:
     return "cuda", int(found.group(2)) if found.group(2) else -1
 
 
-def parse_memory(text: str) -> float | int:
-    """A part of the GPU's memory (0.8 of "80%") or bytes (of "18GiB"). Raises DeviceError."""
+def parse_memory(text: str, what: str = "gpu memory") -> float | int:
+    """A part of the memory (0.8 of "80%") or bytes (of "18GiB"). Raises DeviceError, which names `what`."""
     percent = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)\s*%", text)
     if percent and 0 < float(percent.group(1)) <= 100:
         return float(percent.group(1)) / 100
@@ -64,7 +65,13 @@ def parse_memory(text: str) -> float | int:
     if size and float(size.group(1)) > 0:
         unit = {"MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9}[size.group(2)]
         return int(float(size.group(1)) * unit)
-    raise DeviceError(f"gpu memory {text!r}: write a share such as 80% (at most 100%) or a size such as 18GiB")
+    raise DeviceError(f"{what} {text!r}: write a share such as 80% (at most 100%) or a size such as 18GiB")
+
+
+def cache_room(text: str) -> int:
+    """Bytes of this machine's memory that `engine.cache_memory` comes to. Raises DeviceError."""
+    share = parse_memory(text, "cache memory")
+    return share if isinstance(share, int) else int(share * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def gpus() -> list[Gpu]:

@@ -28,7 +28,7 @@ class Together:
 Steps = Generator[Together | None, Any, Any]  # of a job, or of a part of one
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Stream:
     """One caller's use of one lane. `state` is the lane's own; `send` delivers to the caller's connection."""
 

@@ -201,7 +201,10 @@ class LaneLoad(Message, frozen=True):
 
 
 class Load(Message, frozen=True):
-    """How busy the engine is, once a second. `vad_ms`: counts by `stats.VAD_BOUNDS_MS`."""
+    """How busy the engine is, once a second. `vad_ms`: counts by `stats.VAD_BOUNDS_MS`.
+
+    `live_s`: of the time of so many `workers`, for calls.
+    """
 
     jobs: int
     streams: int
@@ -209,6 +212,8 @@ class Load(Message, frozen=True):
     vad_ms: tuple[int, ...]
     cpu_s: float
     resident_bytes: int
+    live_s: float = 0.0
+    workers: int = 1
 
 
 class Windows(Message, frozen=True):
@@ -241,7 +246,6 @@ class TimedWord(Message, frozen=True):
     text: str
     start_s: float
     end_s: float
-    probability: float
 
 
 class HeardSegment(Message, frozen=True):

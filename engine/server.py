@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
 import struct
+import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,14 +79,24 @@ class Server:
 
 
 def _threadsafe(loop: asyncio.AbstractEventLoop, writer: asyncio.StreamWriter) -> Callable[[p.Reply], None]:
-    def write(reply: p.Reply) -> None:
+    """How any thread sends to a connection. The loop is woken for the first of what waits, and writes all of it."""
+    waiting: deque[bytes] = deque()
+    lock = threading.Lock()
+
+    def write() -> None:
+        with lock:
+            replies = list(waiting)
+            waiting.clear()
         if not writer.is_closing():
-            writer.write(p.pack(reply))
+            writer.write(b"".join(replies))
 
     def deliver(reply: p.Reply) -> None:
-        try:
-            loop.call_soon_threadsafe(write, reply)
-        except RuntimeError:  # the loop has ended: nobody is there to read
-            return
+        packed = p.pack(reply)  # here: what cannot be packed fails the work that made it
+        with lock:
+            waiting.append(packed)
+            if len(waiting) > 1:
+                return
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody is there to read
+            loop.call_soon_threadsafe(write)
 
     return deliver

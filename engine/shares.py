@@ -47,6 +47,10 @@ class Shares:
                     owed = self._owed[other] + share * seconds - (seconds if other == cls else 0.0)
                     self._owed[other] = max(-MOST_OWED_S, min(MOST_OWED_S, owed))
 
+    def gives_way(self, cls: p.Class) -> bool:
+        """Whether work of this class leaves every core to a call's: a long recording's does, unless it is owed time."""
+        return cls == "bulk" and self._owed[cls] <= 0
+
     def urgency(self, cls: p.Class, own: float, now: float) -> float:
         """The smaller, the sooner. `own`: when the job wants to be done, by itself (seconds, as `now`)."""
         if cls not in SURE:

@@ -1,8 +1,9 @@
 """A load of calls on a virtual clock: which answers would come late, for a table of what steps cost.
 
 The order of work is the engine's own (`desk.py`, `core.py`): the most urgent desk first, a step at a time, tokens of all
-replies together, a worker a core. What callers do is drawn from a seed: they speak for 1.5 to 3.8 s, hear the reply out,
-wait a moment. So policies can be compared without hardware, and loads studied that no machine here could carry.
+replies together, a worker a core. What callers do is drawn from a seed, and is what those of `bargein bench load` do: they
+ask something short, hear the reply out or speak over it, wait a moment. So policies can be compared without hardware, and
+loads studied that no machine here could carry.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from .lanes.chat import FIRST_PHRASE_TOKENS, SPOKEN_TOKEN_S
 from .shares import CLASS_DELAY_S
 from .stats import NOTICED_S
 
-SPEECH_S = (1.5, 3.8)
+SPEECH_S = (1.0, 2.3)  # a question, from its first voiced sample to its last
+OVER, OVER_S = 0.15, (0.3, 1.2)  # share of replies that are spoken over, and how soon
 STOP_S = 0.385  # from the last voiced sample to the announced stop
 FIRST_WINDOW_S = 0.03  # to the first silent window, when the words and the sound are looked at ahead
 PAUSES = 0.5  # such looks in the middle of a question that turn out too early, for each question
-PARTIAL_S = 0.6
+PARTIAL_S, PARTIAL_SHARE = 0.6, 5
+BUSY, CALM, BUSY_OVER_S = 0.7, 0.6, 2.0  # as http_api/admission.py has them
 PHRASE_TOKENS = 4  # of a first phrase
-REPLY_TOKENS = (5, 17)
+REPLY_TOKENS = (2, 10)
 PAUSE_S = 3.0  # mean
 
 
@@ -43,6 +46,7 @@ class Costs:
     work: dict[str, tuple[int, float]]  # name -> steps, seconds of each
     tokens: tuple[tuple[int, float], ...]  # batch size -> seconds of a step, rising
     beside: float  # what each call takes of a core beside the workers: voice windows, the front process, the caller itself
+    always: float = 0.0  # and what these take of one however many calls there are
 
     def token(self, batch: int) -> float:
         """Seconds of one token for each of `batch` replies; between the table's sizes on a straight line."""
@@ -63,7 +67,7 @@ def load_costs(path: Path) -> Costs:
         missing = {"partial", "final", "turn", "judge", "read", "say"} - set(work)
         if missing or not tokens:
             raise ValueError(f"no costs of {', '.join(sorted(missing)) or 'tokens'}")
-        return Costs(int(raw["workers"]), float(raw["alone"]), work, tokens, float(raw["beside"]))
+        return Costs(int(raw["workers"]), float(raw["alone"]), work, tokens, float(raw["beside"]), float(raw.get("always", 0)))
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as problem:
         raise ValueError(f"{path}: not a table of costs ({problem})") from None
 
@@ -97,6 +101,7 @@ class Figures:
     answered: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
     busy: float = 0.0  # share of the workers' time
+    lanes: dict[str, float] = field(default_factory=dict)  # of it, seconds of each lane
 
     @property
     def missed(self) -> float:
@@ -114,8 +119,10 @@ class Simulation:
         self._order = itertools.count()
         self._jobs: list[Work] = []
         self._serving: dict[int, tuple[Any, float]] = {}  # worker -> desk, urgency
+        self._took: dict[int, float] = {}  # how long a call's last partial took to come
         self.figures = Figures()
-        self._slow = 1.0 / max(0.05, 1.0 - costs.beside * calls / costs.workers)
+        self._slow = 1.0 / max(0.05, 1.0 - (costs.always + costs.beside * calls) / costs.workers)
+        self._share, self._share_at, self._is_busy = 0.0, 0.0, False  # of the workers' time lately, as admission.py has it
 
     def run(self) -> Figures:
         for n in range(self._calls):
@@ -135,7 +142,7 @@ class Simulation:
     def _speak(self, now: float, call: int) -> None:
         """A question, from its first sample."""
         end = now + self._rng.uniform(*SPEECH_S)
-        took = 0.0
+        took = 0.75 * self._took.get(call, 0.0)
 
         def show(at: float) -> None:
             if at >= end:
@@ -143,15 +150,15 @@ class Simulation:
 
             def shown(then: float) -> None:
                 nonlocal took
-                took = then - at
-                self._at(max(then, at + min(max(PARTIAL_S, 3 * took), 3.0)), show)
+                took = self._took[call] = then - at
+                self._at(max(then, at + min(max(PARTIAL_S, PARTIAL_SHARE * took), 3.0)), show)
 
             self._add("stt", ("stt", call), at + 0.8, "partial", shown)
 
-        self._at(now + PARTIAL_S, show)
+        self._at(now + min(max(PARTIAL_S, PARTIAL_SHARE * took), 3.0), show)
         self._add("chat", "chat", now, "read", lambda at: None)  # the turns before
         if self._rng.random() < PAUSES:
-            self._at(self._rng.uniform(now + 0.5, end), partial(self._look, call=call, judged=lambda at: None))
+            self._at(self._rng.uniform(now + 0.5, end), partial(self._pause, call=call))
         self._at(end + FIRST_WINDOW_S, partial(self._heard, call=call, end=end))
 
     def _heard(self, now: float, call: int, end: float) -> None:
@@ -161,6 +168,10 @@ class Simulation:
             self._at(max(at, end + STOP_S), partial(self._reply, call=call, end=end))
 
         self._look(now, call, judged)
+
+    def _pause(self, now: float, call: int) -> None:
+        if not self._is_busy:
+            self._look(now, call, lambda at: None)
 
     def _look(self, now: float, call: int, judged: Callable[[float], None]) -> None:
         """The first silent window: words and sound are looked at ahead, then the words are judged."""
@@ -174,7 +185,9 @@ class Simulation:
 
         def said(at: float) -> None:
             self.figures.delays.append(at - end)
-            self._at(at + count * SPOKEN_TOKEN_S + self._rng.expovariate(1 / PAUSE_S), lambda t: self._speak(t, call))
+            over = self._rng.random() < OVER
+            heard = self._rng.uniform(*OVER_S) if over else count * SPOKEN_TOKEN_S + self._rng.expovariate(1 / PAUSE_S)
+            self._at(at + heard, lambda t: self._speak(t, call))
 
         def token(at: float, n: int) -> None:
             if n == 1:
@@ -225,8 +238,16 @@ class Simulation:
                 cost *= self._costs.alone
             cost *= self._slow
             self.figures.busy += cost
+            self.figures.lanes[job.lane] = self.figures.lanes.get(job.lane, 0.0) + cost
+            self._worked(now, cost)
             self._serving[worker] = (job.desk, job.urgency)
             self._at(now + cost, partial(self._finish, worker=worker, batch=batch, cost=cost))
+
+    def _worked(self, now: float, seconds: float) -> None:
+        """Whether the server is busy: then nothing is begun that may not be needed."""
+        self._share *= math.exp((self._share_at - now) / BUSY_OVER_S)
+        self._share, self._share_at = self._share + seconds / BUSY_OVER_S / self._costs.workers, now
+        self._is_busy = self._share > (CALM if self._is_busy else BUSY)
 
     def _finish(self, now: float, worker: int, batch: list[Work], cost: float) -> None:
         del self._serving[worker]
@@ -271,5 +292,7 @@ def run(argv: list[str]) -> int:
         f = Simulation(costs, calls, args.seconds, args.seed).run()
         median, p95 = (1000 * quantile(f.delays, q) for q in (0.5, 0.95))
         by_lane = ", ".join(f"{lane} {f.late[lane]} of {n}" for lane, n in sorted(f.answered.items()))
-        print(f"{calls:6} {100 * f.busy:5.0f}% {median:20.0f} ms {p95:4.0f} ms {100 * f.missed:11.1f} %   ({by_lane})")
+        device = ", ".join(f"{lane} {100 * took / args.seconds:.0f} %" for lane, took in sorted(f.lanes.items()))
+        print(f"{calls:6} {100 * f.busy:5.0f}% {median:20.0f} ms {p95:4.0f} ms {100 * f.missed:11.1f} %   "
+              f"({by_lane}; of a core: {device})")  # fmt: skip
     return 0

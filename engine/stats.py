@@ -33,6 +33,7 @@ class Stats:
     """One engine's counts."""
 
     lanes: dict[str, LaneStats] = field(default_factory=dict)
+    live_s: float = 0.0  # of the workers, for calls
     vad_ms: list[int] = field(default_factory=lambda: [0] * (len(VAD_BOUNDS_MS) + 1))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -42,9 +43,10 @@ class Stats:
             found = self.lanes[name] = LaneStats()
         return found
 
-    def worked(self, lane: str, seconds: float, jobs: int = 1) -> None:
-        """A step of a lane, for so many jobs."""
+    def worked(self, lane: str, seconds: float, jobs: int = 1, live: float = 1.0) -> None:
+        """A step of a lane, for so many jobs, of which this part were calls'."""
         with self._lock:
+            self.live_s += live * seconds
             s = self._lane(lane)
             s.seconds += seconds
             s.steps += 1
@@ -61,10 +63,10 @@ class Stats:
         """A voice window was answered this long after its last sample came."""
         self.vad_ms[bisect.bisect_left(VAD_BOUNDS_MS, ms)] += 1
 
-    def load(self, jobs: int, streams: int) -> p.Load:
+    def load(self, jobs: int, streams: int, workers: int = 1) -> p.Load:
         """All of it, as told to the front process. `jobs`: in hand now."""
         lanes = {name: p.LaneLoad(s.answered, s.late, s.seconds, s.steps, s.job_steps) for name, s in self.lanes.items()}
-        return p.Load(jobs, streams, lanes, tuple(self.vad_ms), time.process_time(), _resident_bytes())
+        return p.Load(jobs, streams, lanes, tuple(self.vad_ms), time.process_time(), _resident_bytes(), self.live_s, workers)
 
 
 def _resident_bytes() -> int:

@@ -22,6 +22,7 @@ FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
 CONNECT_S = 120.0
 CONNECT_EVERY_S = 0.05
 WATCH_S = 1.0
+RELOAD_S = 10.0  # between two starts of the process that loads, while an engine serves and can wait for it
 
 
 class EngineExited(Exception):
@@ -37,6 +38,7 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None  # that forks, or is itself the engine
         self._engine_pid = 0
+        self._loaded_at = 0.0
         self.num_restarts = 0
 
     async def start(self) -> None:
@@ -47,6 +49,7 @@ class Supervisor:
     async def _load(self) -> asyncio.subprocess.Process:
         """The process that has the models, started where it is not alive."""
         if self._process is None or self._process.returncode is not None:
+            self._loaded_at = time.monotonic()
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "bargein.engine", *self._args,
                 stdin=asyncio.subprocess.PIPE, env={"OPENBLAS_NUM_THREADS": "1"} | dict(os.environ),
@@ -103,7 +106,7 @@ class Supervisor:
             dead.cancel()
         if self._process.returncode is not None and not reader.done():
             await asyncio.wait((reader,), timeout=WATCH_S)  # an engine that is that process takes its connection with it
-            if not reader.done():
+            if not reader.done() and time.monotonic() - self._loaded_at >= RELOAD_S:
                 log.error("the process that loads the models ended with %s; starting another", self._process.returncode)
                 await self._load()
         return hello is not None and hello.ready

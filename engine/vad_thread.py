@@ -89,7 +89,7 @@ class VadThread:
                 continue
             now = time.monotonic()
             if came:
-                self._stats.worked("vad", now - started, len(came))
+                self._stats.worked("vad", now - started, len(came), live=0.0)
             else:
                 fed.clear()
             for at in came:

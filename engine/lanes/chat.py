@@ -1,12 +1,14 @@
 """The chat lane: the local language model. A stream keeps its attention cache between turns.
 
 A prompt that extends what the cache holds prefills only what is new; one that departs from it (a reply that was cut at
-the last word heard) rewinds the cache to where they part; what another stream's cache holds of it is copied.
+the last word heard) rewinds the cache to where they part; what another stream's cache holds of it is copied. Caches that
+take more memory than all may have are let go, those used longest ago first; what was in them is then read again.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,21 +31,32 @@ WORTH_COPYING = 4  # tokens; reading one takes as long as copying a few hundred
 
 def _common(have: Sequence[int], want: Sequence[int]) -> int:
     """How many tokens two sequences share at their beginning; of `want` the last is never counted: it is computed."""
-    count = min(len(have), len(want) - 1)
-    return next((i for i in range(count) if have[i] != want[i]), max(count, 0))
+    same, count = 0, max(0, min(len(have), len(want) - 1))
+    while same < count:  # halves of what is left: lists compare much faster than their parts
+        step = (count - same + 1) // 2
+        if have[same : same + step] == want[same : same + step]:
+            same += step
+        elif step == 1:
+            break
+        else:
+            count = same + step
+    return same
 
 
 class ChatLane(Lane):
-    """`codec`: the model's tokenizer; `graph`: the functions of `decoder`, or a device's methods of the same names."""
+    """`codec`: the model's tokenizer; `graph`: the functions of `decoder`, or a device's methods of the same names; `room`:
+    bytes that the streams' caches may take together, 0 where the graph sees to that."""
 
     shares = True  # a token of several replies is one reading of the weights; caches are copied between streams
 
-    def __init__(self, model: decoder.Model, codec: TextCodec, graph: Any = decoder) -> None:
+    def __init__(self, model: decoder.Model, codec: TextCodec, graph: Any = decoder, room: int = 0) -> None:
         self._model, self._codec, self._graph = model, codec, graph
         self._style = chat_prompts.STYLES["smollm2" if model.config.kind == "llama" else model.config.kind]
         self._judge = end_of_words.judge(model, codec, self._style.kind)
         self._opening = self._graph.new_kv(model.config, 8)  # what a prompt without instructions begins with, once warm
-        self._open: list[Stream] = []
+        self._open: list[Stream] = []  # the one used last is the last
+        self._working: Counter[Stream] = Counter()  # jobs of each
+        self._room = room
         self._writer = Writer(model, codec, self._style, graph)
 
     def open(self, stream: Stream) -> None:
@@ -53,8 +66,35 @@ class ChatLane(Lane):
     def close(self, stream: Stream) -> None:
         stream.state = None
         self._open.remove(stream)
+        del self._working[stream]
 
     def start(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
+        steps = self._steps(stream, tag, body)
+        return None if steps is None else self._at_work(stream, steps)
+
+    def _at_work(self, stream: Stream, steps: Steps) -> Steps:
+        """A job, while which its stream's cache stays."""
+        self._working[stream] += 1
+        try:
+            yield from steps
+        finally:
+            if stream.state is not None:
+                self._working[stream] -= 1
+                self._open.remove(stream)
+                self._open.append(stream)
+                self._make_room()
+
+    def _make_room(self) -> None:
+        held = sum(s.state.num_bytes for s in self._open) if self._room else 0
+        for stream in self._open[:-1]:
+            if held <= self._room:
+                return
+            if not self._working[stream]:
+                held -= stream.state.num_bytes
+                stream.state = self._graph.new_kv(self._model.config)
+                held += stream.state.num_bytes
+
+    def _steps(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         if isinstance(body, p.EndOfWords):
             return self._finished(stream, tag, body)
         if isinstance(body, p.Write):
@@ -103,28 +143,35 @@ class ChatLane(Lane):
         whole = next((kv for kv in caches if kv.ahead is not None and kv.tokens == ids), None)
         if whole is not None:  # read to its end, and its first token computed
             if whole is not own:
-                stream.state = self._graph.copy_kv(whole, len(ids))
+                self._take_over(stream, whole, len(ids))
             return len(ids)
         cached = _common(own.tokens, ids)
         other = max((self._opening, *(s.state for s in self._open)), key=lambda kv: _common(kv.tokens, ids))
         if (shared := _common(other.tokens, ids)) > cached + WORTH_COPYING:
-            own = stream.state = self._graph.copy_kv(other, shared)
-            cached = shared
+            self._take_over(stream, other, shared)
+            own, cached = stream.state, shared
         self._graph.rewind(own, cached)
         while len(ids) - own.length > PREFILL_CHUNK:  # only the prompt's end needs the head
             self._graph.extend(self._model.weights, self._model.config, own, ids[own.length : own.length + PREFILL_CHUNK])
             yield None
         return cached
 
+    def _take_over(self, stream: Stream, other: Any, length: int) -> None:
+        """Make a stream's cache hold the first `length` tokens of another one."""
+        own = stream.state
+        self._graph.rewind(own, _common(own.tokens, other.tokens[: length + 1]))
+        stream.state = self._graph.continue_kv(own, other, length)
+
     def _prompt(self, body: p.Generate, limit: int) -> list[int]:
         """The prompt's tokens; the oldest turns go where it would not fit."""
-        messages = [chat_prompts.Message(m.role, m.content) for m in body.messages]
+        kind, messages = self._style.kind, [chat_prompts.Message(m.role, m.content) for m in body.messages]
         room = self._model.config.max_positions - limit - 8
-        while True:
-            ids = chat_prompts.render(self._codec, self._style.kind, messages, body.instructions)
-            if len(ids) <= room or len(messages) <= 1:
-                return ids[-room:]
-            del messages[0]
+        ids = chat_prompts.render(self._codec, kind, messages, body.instructions)
+        if len(ids) > room:
+            head = len(chat_prompts.render(self._codec, kind, [], body.instructions))
+            kept = chat_prompts.fitting(self._codec, kind, messages, room - head) or messages[-1:]
+            ids = chat_prompts.render(self._codec, kind, kept, body.instructions)
+        return ids[-room:]
 
     def _generate(self, stream: Stream, tag: int, body: p.Generate) -> Steps:
         limit = self._style.max_tokens if body.max_tokens is None else body.max_tokens

@@ -1,7 +1,8 @@
 """The stt lane: one stream per utterance. Audio is fed as it comes; a request says how much of it to transcribe.
 
 A `prepare` computes in advance what a later `final` will ask for, and answers too: both are keyed by where the last voiced
-sample is, so the answer is adopted when nothing but silence has come since.
+sample is, so the answer is adopted when nothing but silence has come since. What is being worked on serves whoever asks for
+the same with more silence behind it.
 """
 
 from __future__ import annotations
@@ -14,17 +15,26 @@ from typing import Any
 import numpy as np
 
 from bargein.kernels import cpu
-from bargein.models import whisper_stream, whisper_window
+from bargein.models import whisper_phones, whisper_stream, whisper_window
 
 from .. import protocol as p
 from ..lane import Lane, Steps, Stream
 
 
 @dataclass(slots=True)
+class _Running:
+    """What is being worked on: how much of the sound, the tags that get it, and whether any of them is a final's."""
+
+    num_samples: int
+    tags: list[int]
+    is_wanted: bool
+
+
+@dataclass(slots=True)
 class _Session:
     audio: whisper_stream.StreamState
     answers: dict[int, p.Words] = field(default_factory=dict)  # by last voiced sample
-    running: dict[int, list[int]] = field(default_factory=dict)  # what is being worked on, and the tags that want it
+    running: dict[int, _Running] = field(default_factory=dict)  # by last voiced sample
     num_finals: int = 0  # asked for so far; a partial that was begun before gives way
 
 
@@ -34,8 +44,13 @@ def _words(t: whisper_stream.Transcript, started: float) -> p.Words:
 
 
 class SttLane(Lane):
-    def __init__(self, model: whisper_stream.Model, options: whisper_stream.Options, ops: Any = cpu) -> None:
-        self._model, self._options, self._ops = model, options, ops
+    """reader: finds the words of recordings by their sounds; None: attention does."""
+
+    def __init__(
+        self, model: whisper_stream.Model, options: whisper_stream.Options, ops: Any = cpu,
+        reader: whisper_phones.Reader | None = None,
+    ) -> None:  # fmt: skip
+        self._model, self._options, self._ops, self._reader = model, options, ops, reader
 
     def open(self, stream: Stream) -> None:
         language, prompt = stream.params.get("language"), stream.params.get("prompt")
@@ -59,19 +74,30 @@ class SttLane(Lane):
         voiced = body.voiced_samples
         if body.kind == "partial":
             return self._partial(stream, tag, body)
-        session.num_finals += 1
         if body.kind == "final" and (ready := session.answers.get(voiced)) is not None:
             stream.send(tag, ready)
             return None
-        if voiced in session.running:
-            session.running[voiced] += [tag] if body.kind == "final" else []
+        if (running := self._serving(session, body)) is not None:
+            running.tags.append(tag)
+            running.is_wanted |= body.kind == "final"
             return None
-        session.running[voiced] = [tag] if body.kind == "final" else []
-        return self._transcribe(stream, tag, body)
+        session.num_finals += 1
+        session.running[voiced] = _Running(body.num_samples, [tag], body.kind == "final")
+        return self._transcribe(stream, body)
+
+    def _serving(self, session: _Session, body: p.Transcribe) -> _Running | None:
+        """What is being worked on that will answer this too."""
+        if (same := session.running.get(body.voiced_samples)) is not None:
+            return same
+        for running in session.running.values():
+            if session.audio.only_silence(running.num_samples, body.num_samples):
+                return running
+        return None
 
     def _hear(self, stream: Stream, tag: int, body: p.Hear, ask: whisper_window.Ask) -> Steps:
         """One window of a recording; nothing of it stays with the stream."""
-        r = yield from whisper_window.window_steps(self._model, np.frombuffer(body.pcm, np.float32), ask, self._ops)
+        sound = np.frombuffer(body.pcm, np.float32)
+        r = yield from whisper_window.window_steps(self._model, sound, ask, self._ops, self._reader)
         segments = tuple(p.HeardSegment(*s) for s in r.segments)
         words = tuple(p.TimedWord(*w) for w in r.words)
         scores = (r.avg_logprob, r.no_speech_prob, r.compression_ratio, r.temperature)
@@ -84,30 +110,32 @@ class SttLane(Lane):
         if result is not None:
             stream.send(tag, _words(result, started))
 
-    def _transcribe(self, stream: Stream, tag: int, body: p.Transcribe) -> Steps:
+    def _transcribe(self, stream: Stream, body: p.Transcribe) -> Steps:
         """A final, or what may become one: the answer goes to all who asked for the same meanwhile."""
         session, voiced = stream.state, body.voiced_samples
         started = time.monotonic()
         try:
             result = yield from self._unless_newer(session, session.audio.final_steps(body.num_samples), voiced)
         except BaseException:
-            for waiting in session.running.pop(voiced):
+            for waiting in session.running.pop(voiced).tags:
                 stream.fail(waiting, "the transcription failed")
             raise
-        tags = session.running.pop(voiced)
+        tags = session.running.pop(voiced).tags
         if result is not None:
             words = session.answers[voiced] = _words(result, started)
-            for waiting in [*([tag] if body.kind == "prepare" else []), *tags]:
+            for waiting in tags:
                 stream.send(waiting, words)
 
     def _unless_newer(
-        self, session: _Session, steps: Generator[None, None, whisper_stream.Transcript], voiced: int | None = None
+        self, session: _Session, steps: whisper_stream.Steps[whisper_stream.Transcript], voiced: int | None = None
     ) -> Generator[None, None, whisper_stream.Transcript | None]:
-        """The transcript, or None where more of the utterance was asked for meanwhile and nobody waits for this."""
+        """The transcript, or None where nobody waits for it and more of the utterance was asked for meanwhile, or it would
+        take the long way: words cut off in their middle do, and there is no end of a turn yet."""
         before = session.num_finals
-        while session.num_finals == before or (voiced is not None and session.running[voiced]):
+        while session.num_finals == before or (voiced is not None and session.running[voiced].is_wanted):
             try:
-                next(steps)
+                if next(steps) and voiced is not None and not session.running[voiced].is_wanted:
+                    return None
             except StopIteration as stop:
                 result: whisper_stream.Transcript = stop.value
                 return result
@@ -118,6 +146,8 @@ class SttLane(Lane):
         noise = np.random.default_rng(0).normal(0, 0.01, 16000).astype(np.float32)
         state = whisper_stream.StreamState(self._model, self._options, self._ops)
         state.feed(noise)
-        for steps in (state.partial_steps(8000), state.final_steps(len(noise))):
+        ask = whisper_window.Ask("en", words=True, text="one two")
+        placed = whisper_window.window_steps(self._model, noise, ask, self._ops, self._reader)
+        for steps in (state.partial_steps(8000), state.final_steps(len(noise)), placed):
             for _ in steps:
                 pass

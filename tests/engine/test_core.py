@@ -257,6 +257,32 @@ def test_calls_pass_a_flood_of_requests_however_old_it_is() -> None:
     assert last < 200, "of a thousand steps that were due before"
 
 
+class SlowLane(CountingLane):
+    """Every step takes a while."""
+
+    def _steps(self, stream: Stream, tag: int, n: int) -> Steps:
+        for step in super()._steps(stream, tag, n):
+            time.sleep(0.002)
+            yield step
+
+
+def test_a_long_recording_leaves_every_core_to_a_call_but_for_its_share() -> None:
+    lane, box, threads = SlowLane(), Box(), []
+    core = Core({"stt": lane}, None, 2, threads.append)
+    for number, cls in ((1, "live"), (2, "bulk"), (3, "bulk")):
+        core.submit(1, p.Open(number, "stt", {}, cls), box)  # type: ignore[arg-type]
+    lane.gate.set()
+    for number in (2, 3):
+        feed(core, box, number, number, 100, due_ms=-60_000)
+    feed(core, box, 1, 1, 100)
+    core.start()
+    box.wait(1, 2, 3)
+    core.stop()
+    last = max(n for n, (stream, _) in enumerate(lane.log) if stream == 1)
+    assert last - 99 <= 20, "steps of recordings beside a hundred of a call"
+    assert threads.count(2) > 50, "which had all cores to itself for most of them"
+
+
 class ReadingLane(SummingLane):
     """Requests of an odd number of samples are answered where they are received, and that takes a while."""
 

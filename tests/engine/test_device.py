@@ -127,6 +127,7 @@ def test_without_a_driver() -> None:
     [
         (["--device", "cuda"], "bargein: device cuda: there is no NVIDIA driver (libcuda.so.1 is not found)"),
         (["--gpu-memory", "lots", "--device", "auto"], "bargein: gpu memory 'lots': write a share such as 80%"),
+        (["--set", "engine.cache_memory=lots"], "bargein: cache memory 'lots': write a share such as 80%"),
     ],
 )
 def test_serve_says_what_is_missing_in_one_line(flags: list[str], problem: str) -> None:

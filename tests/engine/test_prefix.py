@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from bargein.engine import protocol as p
 from bargein.engine.lane import Stream
-from bargein.engine.lanes.chat import ChatLane
+from bargein.engine.lanes.chat import ChatLane, _common
 from bargein.models import decoder, store
 from bargein.models.tokenizer import encode, load_codec
 
@@ -93,3 +94,74 @@ def test_a_prompt_that_eight_sessions_share_is_computed_once(lane: ChatLane) -> 
     computed = [Caller(lane, long).ask([p.ChatTurn("user", question)])[1] for question in QUESTIONS[:8]]
     assert computed[0] >= 500
     assert all(tokens <= length(lane, q) + SMALL for q, tokens in zip(QUESTIONS[1:8], computed[1:], strict=True)), computed
+
+
+def test_caches_beyond_the_budget_go_and_are_read_again(model: tuple[decoder.Model, object]) -> None:
+    """The one used longest ago, never one at work; nobody hears a difference."""
+    one = decoder.new_kv(model[0].config).num_bytes
+    long = "Answer briefly. " + "Bees live in hives and make honey. " * 30  # twice as much as a new cache has room for
+    plenty, tight = ChatLane(*model), ChatLane(*model, room=4 * one)  # type: ignore[arg-type]
+    history = [p.ChatTurn("user", QUESTIONS[0])]
+    told = []
+    for lane in (plenty, tight):
+        callers = [Caller(lane, f"{n}. {long}") for n in range(3)]
+        said = [caller.ask(history) for caller in (*callers, callers[0])]
+        told.append([text for text, _ in said])
+        assert len({id(s) for s in lane._open}) == 3 and not any(lane._working.values())
+        if lane is plenty:
+            assert said[3][1] < SMALL, "its own cache still holds the prompt"
+        else:
+            assert said[3][1] > 256, "its cache had gone, and no other had its beginning"
+            assert [c.stream.state.num_bytes // one for c in callers] == [2, 1, 1]
+            assert callers[0].stream.state.length > 256 and callers[1].stream.state.length == 0
+    assert told[0] == told[1]
+
+
+def test_tokens_in_common() -> None:
+    import random
+
+    rng = random.Random(3)
+    for _ in range(300):
+        have = [rng.randrange(3) for _ in range(rng.randrange(12))]
+        want = have[: rng.randrange(13)] + [rng.randrange(3) for _ in range(rng.randrange(5))]
+        count = max(0, min(len(have), len(want) - 1))
+        plain = next((i for i in range(count) if have[i] != want[i]), count)
+        assert _common(have, want) == plain, (have, want)
+
+
+class Counting:
+    """The functions of `decoder`, and how many tokens they were given to read."""
+
+    def __init__(self) -> None:
+        self.num_read = 0
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(decoder, name)
+        if name not in ("extend", "forward", "forward_two", "forward_top"):
+            return function
+
+        def counted(w: Any, cfg: Any, kv: decoder.KV, ids: list[int], *rest: Any) -> Any:
+            self.num_read += len(ids)
+            return function(w, cfg, kv, ids, *rest)
+
+        return counted
+
+
+def test_words_are_judged_by_what_is_new_however_long_the_call_is(model: tuple[decoder.Model, object]) -> None:
+    """Also when it is longer than what the judge looks at: its window does not move with every turn."""
+    graph = Counting()
+    lane = ChatLane(*model, graph=graph)  # type: ignore[arg-type]
+    caller = Caller(lane, "Answer briefly.")
+    history: list[p.ChatTurn] = []
+    read = []
+    for n in range(40):
+        question = QUESTIONS[n % len(QUESTIONS)]
+        before = graph.num_read
+        if n >= 16:  # some 350 tokens
+            steps = lane.start(caller.stream, 1, p.EndOfWords(question, tuple(history), 400, "Answer briefly."))
+            assert steps is not None
+            run(lane, [steps])
+            read.append(graph.num_read - before)
+        history += [p.ChatTurn("user", question), p.ChatTurn("assistant", f"That is number {n}.")]
+    assert sum(count > 100 for count in read[1:]) <= 6, "a step for each 100 tokens that are said"
+    assert sorted(read)[len(read) // 2] < 60, read

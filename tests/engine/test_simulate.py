@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from bargein.engine import simulate
 from bargein.engine.simulate import Costs, Simulation, load_costs
+from bargein.http_api import admission
 from bargein.http_api.cli import main
 
 BENCH = Path(__file__).parent.parent.parent / "bench"
@@ -42,6 +44,14 @@ def test_tokens_cost_what_the_table_says(costs: Costs) -> None:
     assert costs.token(1) == pytest.approx(0.017) and costs.token(2) == pytest.approx(0.026)
     assert costs.token(3) == pytest.approx((0.026 + 0.046) / 2)
     assert costs.token(32) == pytest.approx(2 * costs.token(16))
+
+
+def test_it_is_busy_when_the_server_is(costs: Costs) -> None:
+    names = ("BUSY", "CALM", "BUSY_OVER_S")
+    assert [getattr(simulate, n) for n in names] == [getattr(admission, n) for n in names]
+    simulation = Simulation(costs, 24, 60)
+    simulation.run()
+    assert simulation._is_busy
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
