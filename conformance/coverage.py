@@ -52,7 +52,7 @@ LIST: dict[str, str] = {
     "hard cap with a low score": "turn_hard_cap_low_score",
     "four statuses": "turn_clean response_client_cancels response_token_limit response_drain_cap response_chat_fails",
     "update with one bad field": "error_update_one_bad_field",
-    "predicted adopted": "predicted_adopted",
+    "predicted adopted": "predicted_adopted predicted_ahead",
     "predicted abandoned by words": "predicted_other_words",
     "predicted abandoned by settings": "predicted_other_settings",
     "parallel tools": "tools_parallel",

@@ -149,6 +149,7 @@ VERBS: dict[str, Callable[..., Any]] = {
         text, flush=(x := [x for x in p.effects if isinstance(x, f.FlushStt)][-1 - back]).flush, item_id=x.item_id
     ),
     "words_fail": _fail_words,
+    "ahead": lambda p, text, likely=1.0, scores=None: p.ahead(text, likely, **(scores or {})),
     "partial": lambda p, text, stable=None, scores=None: p.partial(text, stable, **(scores or {})),
     "verdict": Player.verdict,
     "turn": lambda p, text, ms=960: p.turn(text, ms=ms),

@@ -94,6 +94,7 @@ class Client:
     transcribes: bool = False  # a transcription session refuses without a word, by contract
     alone: bool = True  # nobody else speaks in this session
     sound: bool = True  # replies' audio comes with the events, not over a track
+    joined: bool = False  # it came into a session that was running
     sent: int = 0
 
     def do(self, m: Move) -> None:
@@ -185,7 +186,7 @@ class Client:
         whole = answered and self.alone and not self.transcribes
         trace = self.log if whole else [ev for ev in self.log if "sent" not in ev]
         if "conversation.item.created" not in {ev.get("type") for ev in trace}:  # beta's names are not the rules'
-            found = rules.check(trace, ended=self.alone and ended == 1000, complete=whole, sound=self.sound)
+            found = rules.check(trace, ended=self.alone and ended == 1000, complete=whole, sound=self.sound, joined=self.joined)
             self.problems += [f"{v.rule} at {v.at}: {v.what}" for v in found]
 
 
@@ -263,6 +264,7 @@ def _socket_client(url: str, rng: random.Random, key: str, sideband: str = "") -
     except OSError as problem:
         return [f"no connection: {problem}"]
     client = Client(SocketWire(ws), rng, transcribes="transcription" in where, alone=not sideband, sound=not sideband)
+    client.joined = bool(sideband)
     _play(client)
     return client.problems
 

@@ -102,6 +102,16 @@ class Play:
         transcript = e.Transcript(text, scores.get("avg_logprob", -0.2), scores.get("no_speech_prob", 0.01))
         self.tell(e.SttStopTranscript(self.at, ItemId(item_id or asked.item_id), flush or asked.flush, transcript))
 
+    def load(self, is_busy: bool) -> None:
+        """The server has become busy, or no longer is."""
+        self.tell(e.LoadChanged(self.at, is_busy))
+
+    def ahead(self, text: str, p: float | None = 1.0, **scores: float) -> None:
+        """Answer the newest `PrepareStt`: the words up to a silence that is no stop yet."""
+        asked = [x for x in self.effects if isinstance(x, f.PrepareStt)][-1]
+        transcript = e.Transcript(text, scores.get("avg_logprob", -0.2), scores.get("no_speech_prob", 0.01))
+        self.tell(e.WordsAhead(self.at, asked.item_id, asked.voiced_ms, transcript, p))
+
     def fail_words(self, flush: f.FlushStt) -> None:
         """The flush was not answered but failed."""
         self.tell(e.SttFailed(self.at, flush.item_id, flush.flush, "broken"))

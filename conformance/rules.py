@@ -30,6 +30,7 @@ class _Response:
     started: int = 0
     cleared: int = 0
     stopped: int = 0
+    before: bool = False  # it was created before the trace begins
     paused: bool = False
     capped: bool = False  # the client said that it heard less
     done: bool = False
@@ -53,6 +54,7 @@ class _Trace:
     statuses: dict[str, tuple[str, int | None]] = field(default_factory=dict)  # response -> status, audio_end_ms
     complete: bool = False  # the trace holds what the client sent
     sound: bool = True  # and the replies' audio, which over WebRTC is on the track
+    joined: bool = False  # the trace begins in the middle of a session
     asked: Counter[str] = field(default_factory=Counter)  # event ids of the client
     anonymous: bool = False  # the client sent an event without one
     commits: int = 0  # of the client, not answered yet
@@ -79,14 +81,21 @@ def audio_bytes(delta: object) -> int | None:
 
 
 def check(
-    events: Iterable[Event], *, ended: bool = True, lead_ms: int = 1000, complete: bool | None = None, sound: bool = True
+    events: Iterable[Event],
+    *,
+    ended: bool = True,
+    lead_ms: int = 1000,
+    complete: bool | None = None,
+    sound: bool = True,
+    joined: bool = False,
 ) -> list[Violation]:
     """Every violation, in order. `ended`: the session is over; else responses may be open. `lead_ms`: how far writing
     may run ahead of playing (W13). `complete`: the trace holds the client's events; None: look.
-    `sound`: it holds the replies' audio, which a data channel does not carry."""
+    `sound`: it holds the replies' audio, which a data channel does not carry. `joined`: it begins in the middle of a session,
+    as a sideband's does: what it does not show the beginning of may have begun before."""
     events = list(events)
     sent = [ev.get("type") in CLIENT_TYPES or "sent" in ev for ev in events]
-    t = _Trace(complete=any(sent) if complete is None else complete, sound=sound)
+    t = _Trace(complete=any(sent) if complete is None else complete, sound=sound, joined=joined)
     n = -1
     for n, ev in enumerate(events):
         if sent[n]:
@@ -162,10 +171,10 @@ def _one(t: _Trace, n: int, ev: Event, lead_ms: int) -> None:
         if (r := t.responses.get(t.spoken.get(ev["item_id"], ""))) is not None:
             r.capped = True
     elif kind == "conversation.item.deleted":
-        if ev["item_id"] not in t.items:
-            bad("W16", f"{ev['item_id']} deleted but never added")
-        else:
+        if ev["item_id"] in t.items:
             t.items.remove(ev["item_id"])
+        elif not t.joined:
+            bad("W16", f"{ev['item_id']} deleted but never added")
     elif kind == "input_audio_buffer.timeout_triggered":
         t.heard.add(ev["item_id"])
     elif kind == "input_audio_buffer.speech_stopped":
@@ -190,9 +199,9 @@ def _one(t: _Trace, n: int, ev: Event, lead_ms: int) -> None:
     elif kind == "conversation.item.input_audio_transcription.delta":
         t.transcripts[ev["item_id"]] = t.transcripts.get(ev["item_id"], "") + ev["delta"]
     elif kind == "conversation.item.input_audio_transcription.completed":
-        joined = t.transcripts.get(ev["item_id"], "")
-        if joined != ev["transcript"]:
-            bad("W17", f"deltas join to {joined!r}, not {ev['transcript']!r}")
+        deltas = t.transcripts.get(ev["item_id"], "")
+        if deltas != ev["transcript"] and not (t.joined and ev["item_id"] not in t.transcripts):
+            bad("W17", f"deltas join to {deltas!r}, not {ev['transcript']!r}")
 
 
 def _error(t: _Trace, error: Event, bad: Any) -> None:
@@ -209,6 +218,8 @@ def _error(t: _Trace, error: Event, bad: Any) -> None:
 
 def _server_truncated(t: _Trace, ev: Event, bad: Any) -> None:
     rid = t.spoken.get(ev["item_id"], "")
+    if t.joined and not rid:
+        return
     status, end = t.statuses.get(rid, ("", None))
     if status not in ("cancelled", "incomplete") or not end:
         bad("W7", f"{ev['item_id']}, whose response is {status or 'not done'}, played {end}")
@@ -217,8 +228,12 @@ def _server_truncated(t: _Trace, ev: Event, bad: Any) -> None:
 def _of_response(t: _Trace, ev: Event, kind: str, lead_ms: int, bad: Any) -> None:
     rid = ev["response"]["id"] if kind == "response.done" else ev["response_id"]
     r = t.responses.get(rid)
+    if r is None and t.joined:
+        r = t.responses[rid] = _Response(before=True)
     if r is None:
         bad("W2", f"{rid} was never created")
+        return
+    if r.before and not r.done and kind != "response.done":
         return
     if kind == "output_audio_buffer.stopped":
         r.stopped += 1
@@ -247,7 +262,8 @@ def _of_response(t: _Trace, ev: Event, kind: str, lead_ms: int, bad: Any) -> Non
     elif kind == "response.done":
         r.done = True
         t.statuses[rid] = (ev["response"]["status"], ev["response"].get("audio_end_ms"))
-        _done(ev["response"], r, lead_ms, t.sound, bad)
+        if not r.before:
+            _done(ev["response"], r, lead_ms, t.sound, bad)
 
 
 def _done(response: Event, r: _Response, lead_ms: int, sound: bool, bad: Any) -> None:
@@ -276,6 +292,8 @@ def _added(t: _Trace, ev: Event, bad: Any) -> None:
         asked = t.wanted.get("conversation.item.create", Counter())
         if typed and item in asked and not _answer(t, "conversation.item.create", item):
             bad("W8", f"{item} added more often than it was created")
+    if previous is not None and previous not in t.items and t.joined:
+        t.items.append(previous)
     if previous is not None and previous not in t.items:
         bad("W16", f"{item} goes after {previous}, which is not there")
     t.items.insert(0 if previous is None else t.items.index(previous) + 1 if previous in t.items else 0, item)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from bargein.realtime import effects as f
 from bargein.realtime import events as e
 from bargein.realtime.conversation import FunctionOutput, SpokenWord
+from bargein.realtime.detector import Voiced
 from bargein.realtime.ids import Epoch, ItemId
 from bargein.realtime.settings import Agent, Limits, parse
 from bargein.realtime.state import Candidate, Held, Speaking, Stopped, Terminated, live
@@ -139,11 +140,20 @@ class Walker:
             text = rng.choice(["", "Mm-hm.", "so far", "Stop that now."])
             stable, gate = rng.choice([0, len(text)]), (-0.2, rng.choice([0.0, 0.9]))
             moves += [lambda: p.tell(e.SttPartial(at, vad.item_id, text, stable, p.audio_ms, *gate))] * 3
+            moves += [lambda: self.ahead(vad.item_id)] * 3
+        moves += [lambda: p.tell(e.LoadChanged(at, rng.random() < 0.3))]
         if eou:
             y = rng.choice(eou)
             head: Literal["audio", "words"] = "audio" if isinstance(y, f.AskEou) else "words"
             moves += [lambda: p.tell(e.EouVerdict(at, y.item_id, y.ask, rng.choice([None, 0.1, 0.9, 2.0]), head))] * 3
         rng.choice(moves)()
+
+    def ahead(self, item_id: ItemId) -> None:
+        """The words of a silence that is no stop yet, of this one mostly."""
+        phase, rng = self.p.state.detector.phase, self.rng
+        voiced_ms = phase.last_voiced_ms if isinstance(phase, Voiced) and rng.random() < 0.8 else 32
+        words = e.Transcript(rng.choice(["", "Yes.", "What time is it?"]), -0.2, rng.choice([0.0, 0.0, 0.9]))
+        self.p.tell(e.WordsAhead(self.p.at, item_id, voiced_ms, words, rng.choice([None, 0.1, 0.9, 0.9, 2.0])))
 
     def work(self) -> str:
         """A call that runs at the server, mostly."""

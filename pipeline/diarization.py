@@ -7,7 +7,8 @@ each moment goes to the one whose middle is nearest; what is left between two tu
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,11 +48,11 @@ class Voices:
         self._stretches: list[tuple[int, int]] = []
         self._vectors: list[F32] = []
 
-    async def listen(self, sound: AsyncIterator[F32]) -> float:
+    async def listen(self, sound: AsyncGenerator[F32, None]) -> float:
         """Hear a whole recording; its length in seconds. Raises NotAudio, WorkFailed, EngineUnavailable."""
         tally = Tally()
-        async with Use(self._engine, "embed") as use:
-            async for window in windows(self._engine, sound, tally):
+        async with Use(self._engine, "embed") as use, aclosing(windows(self._engine, sound, tally)) as found:
+            async for window in found:
                 spans = [s for a, b in window.spans for s in stretches(a, b)]
                 if spans:
                     vectors: p.Vectors = await use.one(p.Voice(window.sound.tobytes(), tuple(spans)))

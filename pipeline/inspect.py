@@ -284,6 +284,8 @@ class Watch:
                 self._num_frames = 0
             case e.SttPartial(_, item_id, text, stable):
                 self._note("stt", "partial", {"text": text, "stable_chars": stable}, {"item_id": item_id})
+            case e.WordsAhead(_, item_id, _, transcript, p):
+                self._note("stt", "words_ahead", {"text": transcript.text, "p": p}, {"item_id": item_id})
             case e.SttStopTranscript(at, item_id, flush, transcript):
                 took = at - self._flushed.pop(flush, at)
                 payload = msgspec.to_builtins(transcript) | {"took_ms": round(took)}

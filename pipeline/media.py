@@ -15,7 +15,8 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,14 +51,15 @@ class Media:
         self._room = asyncio.Semaphore(MAX_WORKERS)
         self._starting = asyncio.Lock()
 
-    async def decode(self, path: Path, max_s: float) -> AsyncIterator[F32]:
+    async def decode(self, path: Path, max_s: float) -> AsyncGenerator[F32, None]:
         """Float32 mono at 16 kHz, about a second at a time. Raises NotAudio, before the first piece or after some, and
         DecoderGone."""
         async with self._room:
             child = await self._fork(path, max_s)
             try:
-                async for piece in child.pieces():
-                    yield piece
+                async with aclosing(child.pieces()) as pieces:
+                    async for piece in pieces:
+                        yield piece
             finally:
                 child.end()
 
@@ -130,7 +132,7 @@ class _Child:
         os.close(self.fd)
         self.writer.close()
 
-    async def pieces(self) -> AsyncIterator[F32]:
+    async def pieces(self) -> AsyncGenerator[F32, None]:
         """What it sends, until the end. Raises NotAudio, DecoderGone."""
         limit = FIRST_S
         try:

@@ -195,6 +195,11 @@ class SessionRunner:
         if self._room_for_audio(event_id):
             self.hearing.append(audio)
 
+    def told_load(self, is_busy: bool) -> None:
+        """How busy the server is, from time to time."""
+        if isinstance(self.state.phase, Active) and is_busy != self.state.is_busy:
+            self.tell(e.LoadChanged(self.now(), is_busy))
+
     def key(self, key: str) -> None:
         """A key of the caller's telephone; a tool that waits for keys gets it."""
         taken = self._hands is not None and self._hands.key(key)

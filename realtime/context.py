@@ -6,11 +6,14 @@ no tokenizer, and the model's own limit is a little further out.
 
 from __future__ import annotations
 
+import math
+
 from .conversation import FunctionCall, FunctionOutput, Item, Message
 from .settings import JsonObject
 
 PER_ITEM = 6  # tokens of role and borders
 RESERVE = 512  # for the answer
+RETENTION = 0.8  # of `auto`
 
 
 def tokens(text: str) -> int:
@@ -32,13 +35,15 @@ def _size(item: Item) -> int:
 def fit(items: tuple[Item, ...], how: str | JsonObject, room: int) -> tuple[Item, ...]:
     """The items that chat is given where there is room for about `room` tokens; all of them where `how` is disabled.
 
-    Whole turns are dropped, oldest first; with a retention ratio as many as make the next few turns fit too. The last
-    turn stays, whatever its length.
+    Whole turns are dropped, oldest first, by steps counted from the beginning of the conversation: a retention ratio says how
+    large (0.8: a fifth of the room). So for some turns none is dropped, and the prompt goes on from where it ended. The
+    last turn stays, whatever its length.
     """
     total = sum(map(_size, items))
     if how == "disabled" or total <= room:
         return items
-    target = room * (how["retention_ratio"] if isinstance(how, dict) else 1.0)
+    step = room * (1.0 - (how["retention_ratio"] if isinstance(how, dict) else RETENTION))
+    target = total - (math.ceil((total - room) / step) * step if step >= 1 else total - room)
     turns = _turns(items)
     dropped: set[int] = set()
     for turn in turns[:-1]:

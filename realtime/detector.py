@@ -57,6 +57,8 @@ class Deaf:
 class Detector:
     phase: Quiet | Onset | Voiced | Deaf = Quiet()
     floor_db: float = -70.0  # slow estimate of the level between utterances
+    loud_db: float = -90.0  # how loud the voice is, slowly forgotten
+    num_sure: int = 0  # windows in a row, up to the last one, that are certainly voice
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +90,28 @@ Edge = RawOnset | OnsetLost | Started | Stopped
 NOISY_FLOOR_DB = -45.0
 
 
+SURE, SURE_WINDOWS = 0.9, 6  # a voice in the middle of speech
+FALLS_DB, FORGETS_DB = 12.0, 0.5
+
+
+def falls(d: Detector, prob: float, level_db: float) -> bool:
+    """Whether a voice that was certain is going away in this window: so it does a window or two before it is silence, and
+    seldom anywhere else."""
+    voiced = isinstance(d.phase, Voiced) and d.num_sure >= SURE_WINDOWS
+    return voiced and prob < SURE and level_db < d.loud_db - FALLS_DB
+
+
 def detect(d: Detector, t: Thresholds, end_ms: int, prob: float, level_db: float) -> tuple[Detector, tuple[Edge, ...]]:
     """Take one window that ends at `end_ms` (audio time) and return the edges that it makes.
 
     `prob` is the model's speech probability, `level_db` the window's level in dBFS.
     """
+    after, edges = _detect(d, t, end_ms, prob, level_db)
+    loud = max(level_db, d.loud_db - FORGETS_DB) if prob >= SURE else d.loud_db - FORGETS_DB
+    return replace(after, loud_db=max(-90.0, loud), num_sure=d.num_sure + 1 if prob >= SURE else 0), edges
+
+
+def _detect(d: Detector, t: Thresholds, end_ms: int, prob: float, level_db: float) -> tuple[Detector, tuple[Edge, ...]]:
     start = end_ms - WINDOW_MS
     over, held = prob >= t.threshold, prob >= t.neg_threshold
     match d.phase:
@@ -102,7 +121,7 @@ def detect(d: Detector, t: Thresholds, end_ms: int, prob: float, level_db: float
         case Quiet(streak):
             if not over:
                 floor = d.floor_db + 0.05 * (max(level_db, -90.0) - d.floor_db)
-                return Detector(Quiet(), floor), ()
+                return replace(d, phase=Quiet(), floor_db=floor), ()
             need = 2 if d.floor_db > NOISY_FLOOR_DB else 1
             if streak + 1 < need:
                 return replace(d, phase=Quiet(streak + 1)), ()

@@ -259,6 +259,14 @@ class Transcript:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadChanged:
+    """The server has become busy, or no longer is. While it is, nothing is begun ahead of a turn's end."""
+
+    at: float
+    is_busy: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SttPartial:
     """What was heard up to `end_ms` (audio time); the first `stable_chars` are final. The noise gate needs the scores."""
 
@@ -269,6 +277,18 @@ class SttPartial:
     end_ms: int
     avg_logprob: float | None = None
     no_speech_prob: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WordsAhead:
+    """The words up to a short silence that may become the stop; `voiced_ms`: the end of the voice (audio time) that they
+    are of. `p`: how likely a model takes them for the end of a turn; None: none was asked."""
+
+    at: float
+    item_id: ItemId
+    voiced_ms: int
+    transcript: Transcript
+    p: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +456,9 @@ Input = (
     | KeyPressed
     | AudioAppended
     | VadWindow
+    | LoadChanged
     | SttPartial
+    | WordsAhead
     | SttStopTranscript
     | SttFailed
     | EouVerdict

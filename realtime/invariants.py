@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .conversation import Message, words_heard
+from .predicted import stands
 from .state import (
     Active,
     Candidate,
@@ -73,7 +74,7 @@ def check_state(s: Session) -> None:
                 raise InvariantViolation("I11", f"item {item.id} holds {item.text()!r}, heard was {heard!r}")
         if isinstance(item, Message) and item.status == "in_progress" and item.id != speaking:
             raise InvariantViolation("I4", f"item {item.id} is in progress outside a response")
-    if isinstance(s.resp, Predicted) and not isinstance(s.vad, Stopped):
+    if isinstance(s.resp, Predicted) and not stands(s):
         raise InvariantViolation("I1", "a prediction outlived the silence that it was made in")
     if resp is not None and resp.plan.epoch > s.epoch:
         raise InvariantViolation("I5", "a response is ahead of the epoch counter")

@@ -65,8 +65,12 @@ def _dispatch(d: Draft, ev: e.Input) -> None:
             flight.playout_drained(d, ev)
         case e.TimerFired():
             _timer(d, ev)
+        case e.LoadChanged(is_busy=is_busy):
+            d.set(is_busy=is_busy)
         case e.SttPartial():
             sound.stt_partial(d, ev)
+        case e.WordsAhead():
+            turn.words_ahead(d, ev)
         case e.SttStopTranscript():
             sound.stop_transcript(d, ev)
         case e.SttFailed():

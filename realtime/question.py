@@ -69,6 +69,13 @@ def _context(d: Draft) -> EouContext:
     return EouContext(turns, s.eou.max_context_tokens, messages, s.instructions, s.eou.kind != "text")
 
 
+def may_be_the_end(d: Draft, text: str, p: float | None) -> bool:
+    """Whether words may well be a turn's last, by a model's `p` or, without, by the rules. The sound has not been asked
+    yet: half of what makes an end is enough."""
+    score = text_score(text.strip()) if p is None or not 0.0 <= p <= 1.0 else p
+    return score >= _threshold(d) / 2
+
+
 def answer(d: Draft, vad: Stopped, head: str, p: float | None) -> float | None:
     """One head's score (None: it failed). -> when to commit, if that closes the question."""
     if head not in vad.question.waiting:

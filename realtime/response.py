@@ -16,8 +16,8 @@ from .draft import Draft
 from .effects import FlushOutput, SayLine
 from .ending import drop_prediction, finish_out_of_band, retire, settle_cut
 from .flight import advance, keep
-from .predicted import adopt
-from .state import Active, Created, Drain, OutOfBand, Parked, Predicted, Session, Silent, Stopped, Streaming, live
+from .predicted import adopt, stands
+from .state import Active, Created, Drain, OutOfBand, Parked, Predicted, Session, Silent, Streaming, live
 
 
 def can_start(s: Session) -> bool:
@@ -39,9 +39,9 @@ def request(d: Draft, params: e.ResponseParams) -> None:
 
 
 def settle(d: Draft) -> None:
-    """The coupling of the two sides, run at the end of every step: a prediction lives only while the turn is stopped,
+    """The coupling of the two sides, run at the end of every step: a prediction lives only in the silence it was made in,
     and a line of the agent's, then a parked response, starts as soon as it can."""
-    if not isinstance(d.s.vad, Stopped):
+    if not stands(d.s):
         drop_prediction(d)
     if not isinstance(d.s.phase, Active) or not can_start(d.s):
         return

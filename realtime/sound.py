@@ -10,7 +10,7 @@ from dataclasses import replace
 from . import alphabet as a
 from . import candidate, question, turn
 from . import events as e
-from .detector import WINDOW_MS, Detector, Edge, OnsetLost, Quiet, RawOnset, Started, Thresholds, Voiced, detect
+from .detector import WINDOW_MS, Detector, Edge, OnsetLost, Quiet, RawOnset, Started, Thresholds, Voiced, detect, falls
 from .detector import Stopped as StoppedEdge
 from .draft import Draft
 from .echo import hear
@@ -41,10 +41,15 @@ def vad_window(d: Draft, ev: e.VadWindow) -> None:
         d.set(echo=echo)
         if explained:  # the reply itself: no speech, and no noise of the room either
             prob, level_db = 0.0, min(level_db, d.s.detector.floor_db)
+    falling = not d.s.is_busy and falls(d.s.detector, prob, level_db)
     detector, edges = detect(d.s.detector, limits, ev.end_ms, prob, level_db)
     d.set(detector=detector)
     for edge in edges:
         _edge(d, td, edge, ev)
+    if falling and isinstance(d.s.vad, Speaking) and isinstance(detector.phase, Voiced):
+        last_ms = detector.phase.last_voiced_ms
+        if last_ms == ev.end_ms:  # the words are begun a window ahead of the silence
+            d.do(PrepareStt(d.s.vad.item_id, last_ms, last_ms))
     _grow(d, td, ev.end_ms)
 
 

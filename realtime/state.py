@@ -182,11 +182,14 @@ class Idle:
 class Predicted:
     """Being written before the turn has ended, in case it ends as it stands; nothing of it is on the wire.
 
-    `ask` is everything that chat was asked; it is adopted only by a response that would ask the same.
+    `ask` is everything that chat was asked; it is adopted only by a response that would ask the same. `item_id`,
+    `voiced_ms`: the turn, and how much voice it held; more of it, and this is the answer to something else.
     """
 
     plan: Plan
     ask: StartChat
+    item_id: ItemId
+    voiced_ms: int
     chat: Chat = Chat()
     voice: Voice = Voice()
 
@@ -324,6 +327,7 @@ class Session:
     buffer_start_ms: int = 0  # the open buffer begins here
     num_stt_failures: int = 0
     num_drafts: int = 0  # predictions of this turn
+    is_busy: bool = False  # the server: it begins nothing ahead
     input_at: float = 0.0  # wall time of the last input audio that came from the client
     covered_at: float = 0.0  # and up to which input is accounted for, by audio or by silence in its place
     active_at: float = 0.0  # wall time of the last sign of life

@@ -12,7 +12,7 @@ from . import alphabet as a
 from . import events as e
 from . import life, predicted, question, response, tools
 from .conversation import Message, Part
-from .detector import deafen
+from .detector import Voiced, deafen
 from .draft import Draft
 from .effects import DropAudio, FlushStt, SealBuffer, StartStt, StopStt
 from .eou import hard_cap_ms, is_noise
@@ -230,7 +230,7 @@ def stop_transcript(d: Draft, ev: e.SttStopTranscript) -> None:
         vad = replace(vad, transcript=ev.transcript)
         d.note("stt", "stop_transcript", item_id=ev.item_id, text=ev.transcript.text)
         d.set(vad=replace(vad, transcript=ev.transcript))
-        _predict(d, vad, ev.transcript)
+        _predict(d, vad, vad.audio_end_ms, ev.transcript)
         _wait(d, question.words_came(d, vad))
         return
     sealed = next((b for b in d.s.sealed if b.item_id == ev.item_id and b.flush == ev.flush), None)
@@ -238,14 +238,25 @@ def stop_transcript(d: Draft, ev: e.SttStopTranscript) -> None:
         _transcribed(d, sealed, ev.transcript)
 
 
-def _predict(d: Draft, vad: Stopped, transcript: e.Transcript) -> None:
+def words_ahead(d: Draft, ev: e.WordsAhead) -> None:
+    """The words of a silence that is no stop yet. Where they are likely to be the last ones their reply is begun."""
+    vad, phase = d.s.vad, d.s.detector.phase
+    if not isinstance(vad, Speaking) or vad.item_id != ev.item_id or not isinstance(phase, Voiced):
+        return
+    if ev.voiced_ms != phase.last_voiced_ms:  # there was more voice since
+        return
+    if question.may_be_the_end(d, ev.transcript.text, ev.p):
+        _predict(d, vad, d.s.audio_ms, ev.transcript)
+
+
+def _predict(d: Draft, vad: Stopped | Speaking, end_ms: int, transcript: e.Transcript) -> None:
     """If the turn ends with these words they get a reply: let it be written while the classifier makes up its mind."""
     s, td = d.s.settings, d.s.settings.turn_detection
     if td is None or not td.create_response or s.type != "realtime" or vad.voiced_ms < s.min_speech_for_response_ms:
         return
-    text = "" if is_gated(d, vad.audio_end_ms - vad.audio_start_ms, transcript) else transcript.text.strip()
+    text = "" if is_gated(d, end_ms - vad.audio_start_ms, transcript) else transcript.text.strip()
     if s.predict and text and vad.voiced_ms >= s.min_speech_ms:
-        predicted.predict(d, Message(vad.item_id, "user", (Part("input_audio", text),)))
+        predicted.predict(d, Message(vad.item_id, "user", (Part("input_audio", text),)), vad.voiced_ms)
 
 
 def is_gated(d: Draft, audio_ms: int, transcript: e.Transcript) -> bool:

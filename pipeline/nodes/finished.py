@@ -25,7 +25,9 @@ from ..audio import IN_RATE, InputStore
 log = logging.getLogger("bargein.finished")
 
 PER_MS = IN_RATE // 1000
-OWN_PROMPT_TOKENS = 1500
+OWN_PROMPT_TOKENS = 6000
+# The words' question goes before a reply that is begun at the same moment: reading its prompt is reading the reply's.
+WORDS_DUE_MS = -60
 USUAL_SILENCE_MS = 200  # what the classifier is used to hear after speech: what is still to come is put there
 Head = Literal["audio", "words"]
 
@@ -39,6 +41,7 @@ class Asked:
     ask: int | None = None  # the machine's question; None until it has come
     answered: bool = False
     p: float | None = None
+    on_answer: Callable[[float | None], None] | None = None  # who asked ahead, and wants to know
 
 
 def _turns(messages: tuple[ChatMessage, ...]) -> tuple[p.ChatTurn, ...]:
@@ -101,16 +104,27 @@ class Finished:
     def prepare_context(self, effect: f.PrepareEouText) -> None:
         """The turns before are known when the user begins to speak: let the model read them while they do."""
         self._context = effect.context
-        self._ask("words", self._ahead("words", ""), self._question("", effect.context))
+        self._ask("words", self._ahead("words", ""), self._question("", effect.context), 0)
 
-    def prepare_words(self, text: str) -> None:
-        """The words up to a short silence: if the stop says the same, its question is answered.
+    def prepare_words(self, text: str, on_answer: Callable[[float | None], None]) -> None:
+        """The words up to a short silence: if the stop says the same, its question is answered. `on_answer` gets the score
+        (None: there is no model to ask).
 
         Where the machine has asked about them already, that question stands: another would take its place.
         """
         newest, about = self._newest.get("words"), text.strip()
-        if self._context is not None and about and (newest is None or newest.about != about):
-            self._ask("words", self._ahead("words", about), self._question(about, self._context))
+        if self._context is None:
+            on_answer(None)
+        elif about and (newest is None or newest.about != about):
+            tag = self._ahead("words", about)
+            self._newest["words"].on_answer = on_answer
+            if not self._ask("words", tag, self._question(about, self._context)):
+                on_answer(None)
+        elif newest is not None and about and newest.ask is None:
+            if newest.answered:
+                on_answer(newest.p)
+            else:
+                newest.on_answer = on_answer
 
     def ask_words(self, effect: f.AskEouText) -> None:
         if self._adopt("words", effect.text, effect.ask):
@@ -142,7 +156,7 @@ class Finished:
             self._tell(e.EouVerdict(self._now(), ItemId(""), ask, ahead.p, head))
         return True
 
-    def _ask(self, head: Head, tag: int, body: p.Body) -> bool:
+    def _ask(self, head: Head, tag: int, body: p.Body, due_ms: float | None = None) -> bool:
         """Put a question to the engine in place of any other of its kind; False where there is no engine."""
         stream = self._streams.get(head)
         try:
@@ -154,7 +168,7 @@ class Finished:
                     on_lost=self._on_lost,
                 )  # fmt: skip
             stream.cancel()
-            stream.feed(tag, body)
+            stream.feed(tag, body, (WORDS_DUE_MS if head == "words" else 0) if due_ms is None else due_ms)
         except EngineUnavailable:
             return False
         return True
@@ -170,5 +184,7 @@ class Finished:
         if newest is None or newest.tag != tag:
             return
         newest.answered, newest.p = True, score
+        if newest.on_answer is not None:
+            newest.on_answer(score)
         if newest.ask is not None:
             self._tell(e.EouVerdict(self._now(), ItemId(""), newest.ask, score, head))

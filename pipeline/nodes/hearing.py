@@ -28,11 +28,15 @@ Tell = Callable[[e.Input], None]
 Now = Callable[[], float]
 
 PER_MS = IN_RATE // 1000
+WINDOW = 512  # samples that the vad lane takes at once
 # Words are shown while they are spoken, but on a busy machine what decides when a reply begins goes before: the next
-# are asked for when three times as long has passed as the last took to come.
-PARTIAL_EVERY_MS, PARTIAL_SHARE, PARTIAL_RARELY_MS = 600, 3, 3000
+# are asked for when five times as long has passed as they take to come.
+PARTIAL_EVERY_MS, PARTIAL_SHARE, PARTIAL_RARELY_MS = 600, 5, 3000
 SHOWN_DUE_MS = 800
 RETRY_S = 0.1
+# An utterance's audio is sent along with what is asked about it, and each second: every message wakes another process.
+FEED_EVERY = IN_RATE
+PARTIAL_TAG, AHEAD_TAG = -1, -2  # of what the machine did not ask for by number; from the second on downwards
 
 
 @dataclass(slots=True)
@@ -47,6 +51,7 @@ class Utterance:
     sealed_at: int | None = None
     asked: dict[int, p.Transcribe] = field(default_factory=dict)
     last_partial_at: int = 0
+    prepared: dict[int, int] = field(default_factory=dict)  # words asked for ahead: tag -> end of the voice, ms
     partial_end: int | None = None  # where the partial that is asked for ends
     partial_again: bool = False  # and one more is wanted after it
 
@@ -64,6 +69,7 @@ class Hearing:
         self.store = InputStore()
         self._vad: EngineStream | None = None
         self._vad_base = 0  # position of the vad stream's first sample
+        self._vad_fed = 0  # and up to which it has audio
         self._utterances: dict[ItemId, Utterance] = {}
         self._lost = False
         self._closed = False
@@ -73,7 +79,7 @@ class Hearing:
 
     def open(self) -> None:
         """Open the vad stream. Raises EngineUnavailable."""
-        self._vad_base = self.store.end
+        self._vad_base = self._vad_fed = self.store.end
         self._vad = self._engine.open("vad", {}, on_result=self._windows, on_failed=self._vad_failed, on_lost=self._on_lost)
 
     def close(self) -> None:
@@ -121,21 +127,28 @@ class Hearing:
         self.tap(x)
         self.store.append(x)
         self._tell(e.AudioAppended(self._now(), self.store.end // PER_MS, filled))
-        if self._vad is not None:
-            self._vad.feed(0, p.Audio(x.tobytes()))
+        self._feed_vad()
         for utterance in self._utterances.values():
             if utterance.sealed_at is None:
-                self._feed(utterance, self.store.end)
+                if self.store.end - utterance.fed >= FEED_EVERY:
+                    self._feed(utterance, self.store.end)
                 self._maybe_partial(utterance)
 
     # --- vad ---
+
+    def _feed_vad(self) -> None:
+        """Whole windows: less is of no use to it."""
+        end = self.store.end - (self.store.end - self._vad_base) % WINDOW
+        if self._vad is not None and end > self._vad_fed:
+            self._vad.feed(0, p.Audio(self.store.read(self._vad_fed, end).tobytes()))
+            self._vad_fed = end
 
     def _windows(self, tag: int, body: p.Answer) -> None:
         assert isinstance(body, p.Windows)
         end = self._vad_base + body.end_sample
         n = len(body.probs)
         for k, (prob, level) in enumerate(zip(body.probs, body.levels_db, strict=True)):
-            at_sample = end - (n - 1 - k) * 512
+            at_sample = end - (n - 1 - k) * WINDOW
             self._tell(e.VadWindow(self._now(), at_sample // PER_MS, prob, level))
 
     def _vad_failed(self, tag: int | None, message: str) -> None:
@@ -148,7 +161,7 @@ class Hearing:
         utterance = Utterance(effect.item_id, effect.start_ms * PER_MS, params)
         utterance.start = max(utterance.start, self.store.start)
         utterance.last_partial_at = self.store.end
-        self._partial_took_ms //= 2  # what is slow may have become faster
+        self._partial_took_ms = self._partial_took_ms * 3 // 4  # what is slow may have become faster
         self._utterances[effect.item_id] = utterance
         self._connect(utterance)
 
@@ -179,7 +192,11 @@ class Hearing:
             utterance.fed = end
 
     def prepare(self, effect: f.PrepareStt) -> None:
-        self._ask(effect.item_id, -1, effect.end_ms, effect.voiced_ms, "prepare")
+        utterance = self._utterances.get(effect.item_id)
+        if utterance is not None:
+            tag = AHEAD_TAG - len(utterance.prepared)
+            utterance.prepared[tag] = effect.voiced_ms
+            self._ask(effect.item_id, tag, effect.end_ms, effect.voiced_ms, "prepare")
 
     def flush(self, effect: f.FlushStt) -> None:
         self._ask(effect.item_id, effect.flush, effect.end_ms, effect.voiced_ms, "final")
@@ -196,6 +213,7 @@ class Hearing:
             body = p.Transcribe(end, voiced, "prepare")
         utterance.partial_end, utterance.partial_again = None, False  # an open partial gives way
         if utterance.stream is not None:
+            self._feed(utterance, self.store.end if utterance.sealed_at is None else utterance.sealed_at)
             utterance.stream.feed(tag, body)
 
     def _maybe_partial(self, utterance: Utterance) -> None:
@@ -220,13 +238,14 @@ class Hearing:
             return
         utterance.last_partial_at = utterance.partial_end = self.store.end
         num = self.store.end - utterance.start
-        utterance.stream.feed(-2, p.Transcribe(num, num, "partial"), due_ms)
+        self._feed(utterance, self.store.end)
+        utterance.stream.feed(PARTIAL_TAG, p.Transcribe(num, num, "partial"), due_ms)
 
     def _words(self, item_id: ItemId, tag: int, body: p.Answer) -> None:
         utterance = self._utterances.get(item_id)
         if utterance is None or not isinstance(body, p.Words):
             return
-        if tag == -2:
+        if tag == PARTIAL_TAG:
             end, again = utterance.partial_end, utterance.partial_again
             utterance.partial_end, utterance.partial_again = None, False
             if end is None:  # a final was asked for meanwhile
@@ -237,12 +256,15 @@ class Hearing:
             scores = (body.avg_logprob, body.no_speech_prob)
             self._tell(e.SttPartial(self._now(), item_id, body.text, body.stable_chars, end // PER_MS, *scores))
             return
-        if tag == -1:
+        transcript = e.Transcript(body.text, body.avg_logprob, body.no_speech_prob, body.near)
+        if tag <= AHEAD_TAG:
             if utterance.sealed_at is None:
-                self.finished.prepare_words(body.text)
+                voiced_ms = utterance.prepared[tag]
+                self.finished.prepare_words(
+                    body.text, lambda p: self._tell(e.WordsAhead(self._now(), item_id, voiced_ms, transcript, p))
+                )
             return
         utterance.asked.pop(tag, None)
-        transcript = e.Transcript(body.text, body.avg_logprob, body.no_speech_prob, body.near)
         self._tell(e.SttStopTranscript(self._now(), item_id, tag, transcript))
         self._finish(utterance)
 
@@ -306,9 +328,8 @@ class Hearing:
             self.open()
         except EngineUnavailable:
             return
-        self._vad_base = max(resume, self.store.start)
-        if self._vad is not None and self.store.end > self._vad_base:
-            self._vad.feed(0, p.Audio(self.store.read(self._vad_base, self.store.end).tobytes()))
+        self._vad_base = self._vad_fed = max(resume, self.store.start)
+        self._feed_vad()
         for utterance in list(self._utterances.values()):
             self._connect(utterance)
         self._tell(e.EngineBack(self._now()))

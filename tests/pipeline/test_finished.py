@@ -30,7 +30,7 @@ class Stream:
         self.open: dict[int, p.Body] = {}
         self.num_fed = 0
 
-    def feed(self, tag: int, body: p.Body) -> None:
+    def feed(self, tag: int, body: p.Body, due_ms: float = 0.0) -> None:
         self.open[tag] = body
         self.num_fed += 1
 
@@ -73,6 +73,10 @@ class Case:
             chat_is_local=True,  # type: ignore[arg-type]
         )
         self.finished.prepare_context(f.PrepareEouText(CONTEXT))
+        self.ahead: list[float | None] = []
+
+    def prepare(self, text: str) -> None:
+        self.finished.prepare_words(text, self.ahead.append)
 
     @property
     def words(self) -> Stream:
@@ -88,7 +92,7 @@ def asks(ask: int, text: str) -> f.AskEouText:
 
 # What happens to the words of one stop, in every order that keeps an answer after some question.
 STEPS: dict[str, Callable[[Case], None]] = {
-    "prepared": lambda c: c.finished.prepare_words("What time is it?"),
+    "prepared": lambda c: c.prepare("What time is it?"),
     "asked": lambda c: c.finished.ask_words(asks(7, "What time is it?")),
     "answered": lambda c: c.words.answer(0.9),
 }
@@ -108,7 +112,7 @@ def test_the_words_are_judged_once_in_whatever_order_they_come(order: tuple[str,
 
 def test_other_words_than_prepared_are_asked_anew() -> None:
     c = Case()
-    c.finished.prepare_words("What time")
+    c.prepare("What time")
     c.words.answer(0.1)
     c.finished.ask_words(asks(7, "What time is it?"))
     c.words.answer(0.9)
@@ -163,3 +167,37 @@ def test_a_failure_is_an_answer_and_a_settled_turn_wants_none() -> None:
     c.finished.settle()
     c.words.on_result(8, p.TurnScore(0.9, 1.0))
     assert c.verdicts() == [(7, None, "words")]
+
+
+def test_who_asks_about_words_ahead_gets_their_score() -> None:
+    c = Case()
+    c.prepare("What time")
+    c.words.answer(0.2)
+    c.prepare("What time is it?")
+    assert c.ahead == [0.2], "the answer is still to come"
+    c.words.answer(0.9)
+    c.prepare("What time is it?")  # the same words, after a little more silence
+    assert c.ahead == [0.2, 0.9, 0.9] and c.verdicts() == []
+
+
+def test_words_that_give_way_to_others_are_not_answered() -> None:
+    c = Case()
+    c.prepare("What time")
+    c.prepare("What time is it?")
+    c.words.answer(0.9)
+    assert c.ahead == [0.9]
+
+
+@pytest.mark.parametrize("problem", ["gone", "failed", "no model"])
+def test_words_that_nobody_can_judge_are_told_without_a_score(problem: str) -> None:
+    c = Case()
+    c.words.answer(0.0)
+    if problem == "gone":
+        c.words.close()
+        c.engine.gone = True
+    elif problem == "no model":
+        c.finished._context = None
+    c.prepare("What time is it?")
+    if problem == "failed":
+        c.words.on_failed(next(iter(c.words.open)), "broken")
+    assert c.ahead == [None]

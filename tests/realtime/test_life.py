@@ -292,17 +292,29 @@ def test_old_turns_are_dropped_when_the_context_is_full() -> None:
     assert len(p.state.conversation.items) == 12, "the conversation itself keeps them"
 
 
-def test_a_retention_ratio_makes_room_for_the_next_turns_too() -> None:
-    def kept(**settings: object) -> int:
-        p = Play(limits=Limits(context_tokens=1200), **settings)
-        for _ in range(40):
-            p.tell(e.CreateItem(p.at, user("word " * 20)))
+@pytest.mark.parametrize(("ratio", "most"), [(None, 6), (0.5, 3), (0.9, 13)])
+def test_a_full_context_begins_alike_for_several_turns(ratio: float | None, most: int) -> None:
+    """Else every turn is read from its beginning: what a cache holds is only of use where the prompt begins as before."""
+    truncation = "auto" if ratio is None else {"type": "retention_ratio", "retention_ratio": ratio}
+    p = Play(limits=Limits(context_tokens=1200), truncation=truncation)
+    firsts, counts = [], []
+    for n in range(40):
+        p.tell(e.CreateItem(p.at, user(f"{n} " + "word " * 20)))
         p.tell(e.CreateResponse(p.at))
-        return len(p.prompt)
+        firsts.append(p.prompt[0][1].split()[0])
+        counts.append(len(p.prompt))
+        p.tell(e.CancelResponse(p.at))
+    whole = max(counts)
+    assert firsts[0] == "0" and len(set(firsts)) <= most + 1
+    assert min(counts[whole:]) in range(round(whole * (ratio or 0.8)) - 2, whole + 1)
 
-    whole = kept()
-    assert kept(truncation={"type": "retention_ratio", "retention_ratio": 0.5}) in range(whole // 2 - 1, whole // 2 + 2)
-    assert kept(truncation="disabled") == 40
+
+def test_a_context_may_not_be_truncated() -> None:
+    p = Play(limits=Limits(context_tokens=1200), truncation="disabled")
+    for _ in range(40):
+        p.tell(e.CreateItem(p.at, user("word " * 20)))
+    p.tell(e.CreateResponse(p.at))
+    assert len(p.prompt) == 40
 
 
 def test_a_call_and_its_result_go_together_and_the_system_stays() -> None:

@@ -154,3 +154,151 @@ def test_nothing_is_written_ahead_where_the_session_does_not_want_it() -> None:
     p.verdict(1.0)
     p.advance(500)
     assert len(chats(p)) == 1 and isinstance(p.state.resp, Created)
+
+
+# --- before the stop -----------------------------------------------------------------------------------------------
+
+
+def paused(text: str = "What time is it?", p: float | None = 1.0, **settings: Any) -> Play:
+    """A silence that is no stop yet; the words up to it are known."""
+    play = Play(**settings)
+    play.speech(960)
+    play.silence(96)
+    play.ahead(text, p)
+    return play
+
+
+@pytest.mark.parametrize("kind", ["fusion", "text", "integrated", "audio", "heuristic", "vad"])
+def test_a_draft_is_begun_before_the_stop_and_goes_on_over_it(kind: str) -> None:
+    p = paused(eou={"kind": kind})
+    assert isinstance(p.state.resp, Predicted) and len(chats(p)) == 1
+    first = p.epoch
+    p.silence(288)
+    p.words("What time is it?")
+    assert len(chats(p)) == 1 and p.epoch == first, "the stop transcript asks nothing new"
+    p.advance(6000)
+    assert [x.epoch for x in chats(p)] == [first] and len(p.of(a.ResponseCreated)) == 1
+
+
+@pytest.mark.parametrize("written", ["what time is it", "What time, is it?", " What  time is it ?"])
+def test_the_same_words_written_otherwise_adopt_the_draft(written: str) -> None:
+    p = paused()
+    p.silence(288)
+    p.words(written)
+    p.verdict(1.0)
+    p.advance(500)
+    assert len(chats(p)) == 1 and len(p.of(a.ResponseCreated)) == 1
+    assert p.state.conversation.items[0].text() == written.strip(), "what was heard last is what stands"
+
+
+@pytest.mark.parametrize("other", ["What is the time?", "What is 1.5 + 1?", "What is 15 + 1?", "What is 15 - 1?"])
+def test_other_words_at_the_stop_begin_another(other: str) -> None:
+    p = paused("What is 15 + 1")
+    p.silence(288)
+    p.words(other)
+    p.verdict(1.0)
+    p.advance(500)
+    same = other == "What is 15 + 1?"
+    assert len(chats(p)) == (1 if same else 2) and p.prompt == [("user", "What is 15 + 1" if same else other)]
+
+
+@pytest.mark.parametrize("p", [0.2, None])
+def test_words_that_will_go_on_get_no_draft(p: float | None) -> None:
+    play = paused("I would like to,", p)
+    assert chats(play) == [] and isinstance(play.state.resp, Idle)
+
+
+def test_one_more_window_of_voice_drops_what_was_begun() -> None:
+    p = paused()
+    first = p.epoch
+    p.speech(32)
+    assert isinstance(p.state.resp, Idle)
+    assert [x.epoch for x in p.effects if isinstance(x, f.RetireEpoch)] == [first]
+    p.silence(32)
+    late = e.WordsAhead(p.at, p.of(a.SpeechStarted)[0].item_id, 960, e.Transcript("What time is it?"), 1.0)
+    assert p.tell(late) == [] and isinstance(p.state.resp, Idle), "they are of what was said before"
+
+
+def test_words_that_come_after_the_stop_or_of_nobody_begin_nothing() -> None:
+    p = Play()
+    p.speech(960)
+    p.silence(384)
+    p.ahead("What time is it?")
+    assert chats(p) == []
+    p.words("What time is it?")
+    p.verdict(1.0)
+    p.advance(500)
+    p.ahead("What time is it?")
+    assert len(chats(p)) == 1
+
+
+def test_nobody_is_answered_ahead_while_a_reply_runs_or_where_it_is_off() -> None:
+    assert chats(paused(predict=False)) == []
+    p = Play(barge_in={"mode": "off"})
+    p.turn("Tell me a story.")
+    p.reply("Once upon a time.", done=False)
+    before = len(chats(p))
+    p.speech(960)
+    p.silence(96)
+    p.ahead("What time is it?")
+    assert len(chats(p)) == before
+
+
+def prepared(p: Play) -> list[tuple[int, int]]:
+    """(end, end of the voice) of the words that were asked for ahead of a stop."""
+    return [(x.end_ms, x.voiced_ms) for x in p.effects if isinstance(x, f.PrepareStt)]
+
+
+def test_words_are_asked_for_as_the_voice_goes_away() -> None:
+    p = Play()
+    p.speech(960)
+    p.sound(32, 0.6, -45.0)  # voice still, by the detector
+    assert prepared(p) == [(992, 992)]
+    p.silence(96)
+    assert prepared(p) == [(992, 992), (1024, 992)], "and once more when it has gone"
+
+
+@pytest.mark.parametrize(("prob", "level_db"), [(0.95, -45.0), (0.6, -25.0)])
+def test_a_quieter_voice_or_an_unsure_one_is_no_end(prob: float, level_db: float) -> None:
+    p = Play()
+    p.speech(960)
+    p.sound(32, prob, level_db)
+    assert prepared(p) == []
+
+
+def test_a_voice_that_comes_and_goes_asks_for_no_words_each_time() -> None:
+    p = Play()
+    p.speech(960)
+    for _ in range(10):
+        p.sound(32, 0.6, -45.0)
+        p.sound(64, 0.95, -20.0)
+    assert len(prepared(p)) == 1, "it has to be certain again first"
+
+
+def test_a_busy_server_begins_nothing_ahead() -> None:
+    p = Play()
+    p.load(True)
+    p.speech(960)
+    p.silence(96)
+    p.ahead("What time is it?", 1.0)
+    assert chats(p) == [] and isinstance(p.state.resp, Idle)
+    p.silence(288)
+    p.words("What time is it?")
+    p.verdict(1.0)
+    p.advance(500)
+    assert len(chats(p)) == 1 and isinstance(p.state.resp, Created), "the turn's end is answered as ever"
+    p.load(False)
+    assert not p.state.is_busy
+
+
+def test_words_are_asked_for_as_the_voice_goes_away_unless_the_server_is_busy() -> None:
+    def asked(is_busy: bool) -> list[int]:
+        p = Play()
+        p.load(is_busy)
+        p.speech(960)
+        p.sound(32, 0.6, -60.0)  # still voice, and a last one
+        p.silence(32)
+        return [x.end_ms for x in p.effects if isinstance(x, f.PrepareStt)]
+
+    ahead, late = asked(False), asked(True)
+    assert len(ahead) == 2 and late == ahead[1:] and ahead[1] - ahead[0] == 32
