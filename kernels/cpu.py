@@ -2,6 +2,7 @@
 
 # ears: Silero VAD, Whisper, smart-turn
 from .cpu_attention import attention  # noqa: F401
+from .cpu_block import conv_block, conv_stack, encoder_layer  # noqa: F401
 from .cpu_dense import (  # noqa: F401
     attention_cached,
     attention_cross,
@@ -58,3 +59,4 @@ from .cpu_tts import (  # noqa: F401
 from .cpu_vad import vad_step  # noqa: F401
 from .host import contiguous, empty, enter, place, product, to_device, to_host, zeros  # noqa: F401
 from .reference_ears import VadWeights, mel_filters  # noqa: F401
+from .reference_tts import ConvBlock, EncoderLayer  # noqa: F401

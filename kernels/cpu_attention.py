@@ -91,7 +91,8 @@ _BLOCK = 24  # query rows a task holds the scores of: 24 x 1500 floats stay in t
 
 
 @njit(cache=True, nogil=True, fastmath=True, parallel=True)
-def _attention(q, k, v, num_heads, scale, out):  # type: ignore[no-untyped-def]
+def attention_loop(q, k, v, num_heads, scale, out):  # type: ignore[no-untyped-def]
+    """`attention` into `out`."""
     num_q, num_k = q.shape[0], k.shape[0]
     d = q.shape[1] // num_heads
     groups = (num_k + 15) // 16 * 2
@@ -142,5 +143,5 @@ def attention(q: F32, k: F32, v: F32, num_heads: int, scale: float) -> F32:
     if q.shape[1] // num_heads % 16:
         raise ValueError(f"heads of {q.shape[1] // num_heads}; a multiple of 16 is needed")
     out = np.empty(q.shape, np.float32)
-    _attention(q, k, v, num_heads, _f(scale), out)
+    attention_loop(q, k, v, num_heads, _f(scale), out)
     return out

@@ -37,6 +37,7 @@ __all__ = [
     "linear_int8",
     "multiply_groups",
     "pack_rows",
+    "prefetch",
     "quantize_activations",
     "quantize_row",
     "quantize_rows",
@@ -52,12 +53,17 @@ _HAS_AVX2 = bool(llvm.get_host_cpu_features().get("avx2", False))
 _I8, _I16, _I32, _I64, _FLOAT = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _V16I8, _V16I16 = ir.VectorType(_I8, 16), ir.VectorType(_I16, 16)
 _V8I32, _V8F32 = ir.VectorType(_I32, 8), ir.VectorType(_FLOAT, 8)
-_BYTES = _I8.as_pointer()
-PREFETCH = ir.FunctionType(ir.VoidType(), [_BYTES, _I32, _I32, _I32])
 _AHEAD = 8  # groups
 # Products (weights times rows) from which a round of the threads pays. Less is bound by memory, which one core nearly
 # saturates, and a thread that comes late to a busy machine holds up every small product of a token.
 WORTH_THREADS = 6_000_000
+
+
+def prefetch(builder: Any, address: Any) -> None:
+    """Ask for the line of memory at an address (i8*), which will be read; past an array's end that does nothing."""
+    kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
+    flags = (ir.Constant(_I32, flag) for flag in (0, 3, 1))  # read, keep, data
+    builder.call(builder.module.declare_intrinsic("llvm.prefetch", (_I8.as_pointer(),), kind), [address, *flags])
 
 
 def multiply_add(builder: Any, x: Any, w: Any) -> Any:
@@ -106,9 +112,7 @@ def _make_tile(rows: int, groups: int) -> Any:
                 for g in range(groups):
                     offset = b.add(b.mul(w_stride, number(g)), w_at)
                     ahead = b.add(offset, b.mul(w_stride, number(_AHEAD)))
-                    b.call(b.module.declare_intrinsic("llvm.prefetch", (_BYTES,), PREFETCH), [
-                        at(w, ahead, _I8), *(ir.Constant(_I32, flag) for flag in (0, 3, 1)),  # read, keep, data
-                    ])  # fmt: skip
+                    prefetch(b, at(w, ahead, _I8))
                     address = at(w, offset, _V16I8)
                     weights.append(b.sext(b.load(address, align=1, typ=_V16I8), _V16I16))
                 for m in range(rows):
@@ -241,7 +245,7 @@ def linear_int8(x: F32, weight: Int8Matrix, threads: int = 0) -> F32:
     x_scale = np.empty(rows, np.float32)
     limit = activation_limit(weight.columns)
     parts = threads or nb.get_num_threads()
-    if parts == 1 or weight.packed.size * rows < WORTH_THREADS:
+    if parts == 1 or weight.packed.size * rows < 4 * WORTH_THREADS:  # alone it is over before a sleeping thread is awake
         _linear_serial(x, limit, weight.packed, weight.scale, q, x_scale, out)
     else:
         _linear_parallel(x, limit, weight.packed, weight.scale, q, x_scale, out, parts)

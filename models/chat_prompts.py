@@ -73,6 +73,21 @@ def render(codec: TextCodec, kind: Kind, messages: Sequence[Message], instructio
     return (_chatml if kind == "chatml" else _transcript)(codec, messages, instructions)
 
 
+def fitting(codec: TextCodec, kind: Kind, messages: Sequence[Message], room: int) -> list[Message]:
+    """The last of the messages, those that `room` tokens hold beside the prompt's head.
+
+    The oldest go by quarters of the room, counted from the first one: so the prompt begins alike for many turns, and what a
+    cache holds of it is not computed anew with each.
+    """
+    empty = len(render(codec, kind, []))
+    sizes = [len(render(codec, kind, [message])) - empty for message in messages]
+    over, block = sum(sizes) - room, max(1, room // 4)
+    goal, gone, first = -(-over // block) * block, 0, 0
+    while over > 0 and first < len(sizes) and gone < goal:
+        gone, first = gone + sizes[first], first + 1
+    return list(messages[first:])
+
+
 def _chatml(codec: TextCodec, messages: Sequence[Message], instructions: str) -> list[int]:
     start, end = codec.special["<|im_start|>"], codec.special["<|im_end|>"]
     newline = encode(codec, "\n")

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from bargein.kernels import cpu
+from bargein.kernels.host import Arena
 from bargein.kernels.reference import Int8Matrix, Sketch
 
 from .errors import WeightsError
@@ -134,6 +135,17 @@ def copy_kv(kv: KV, length: int) -> KV:
     keys[:, :, :length] = kv.keys[:, :, :length]
     values[:, :, :length] = kv.values[:, :, :length]
     return KV(keys, values, length, kv.tokens[:length], kv.ahead if length == kv.length else None)
+
+
+def continue_kv(kv: KV, other: KV, length: int) -> KV:
+    """A cache whose tokens are the first of another's, made to hold `length` of them: only what it lacks is copied."""
+    have = kv.length
+    _reserve(kv, length - have)
+    kv.keys[:, :, have:length] = other.keys[:, :, have:length]
+    kv.values[:, :, have:length] = other.values[:, :, have:length]
+    kv.tokens[have:] = other.tokens[have:length]
+    kv.length, kv.ahead = length, other.ahead if length == other.length else None
+    return kv
 
 
 def rewind(kv: KV, length: int) -> None:
@@ -337,7 +349,7 @@ def load(directory: Path, ops: Any = cpu) -> Model:
     try:
         with safe_open(str(path), framework="numpy") as stored:
             names = set(stored.keys())
-            arena = _Arena(sum(_packed_bytes(shape) for shape in shapes.values()))
+            arena = Arena(sum(_packed_bytes(shape) for shape in shapes.values()))
             for name, shape in shapes.items():
                 ready[name] = _read(stored, names, name, shape, path, arena)
     except FileNotFoundError:
@@ -372,37 +384,16 @@ def load(directory: Path, ops: Any = cpu) -> Model:
     return Model(cfg, weights)
 
 
-class _Arena:
-    """One allocation that every packed matrix is copied into, at 64-byte addresses.
-
-    A token reads all weights once: in small pages that is 65,000 misses of the address cache. NumPy asks the system for
-    huge pages for an allocation of this size, and only for that; the reader's own buffers are in small ones.
-    """
-
-    def __init__(self, num_bytes: int) -> None:
-        self._free = np.empty(num_bytes + 64, np.int8)
-        self._free = self._free[-self._free.ctypes.data % 64 :]
-
-    def keep(self, array: NDArray[np.int8]) -> NDArray[np.int8]:
-        room, self._free = self._free[: array.size], self._free[_aligned(array.size) :]
-        room[:] = array.ravel()
-        return room.reshape(array.shape)
-
-
-def _aligned(num_bytes: int) -> int:
-    return -(-num_bytes // 64) * 64
-
-
 def _packed_shape(shape: tuple[int, int]) -> tuple[int, int, int, int]:
     return (-(-shape[0] // 8), -(-shape[1] // 2), 8, 2)
 
 
 def _packed_bytes(shape: tuple[int, int] | tuple[int]) -> int:
-    return 0 if len(shape) == 1 else _aligned(math.prod(_packed_shape(shape)))
+    return 0 if len(shape) == 1 else Arena.room(math.prod(_packed_shape(shape)))
 
 
 def _read(
-    stored: Any, names: set[str], name: str, shape: tuple[int, int] | tuple[int], path: Path, arena: _Arena
+    stored: Any, names: set[str], name: str, shape: tuple[int, int] | tuple[int], path: Path, arena: Arena
 ) -> Any:
     def take(key: str, dtype: Any, wanted: tuple[int, ...]) -> Any:
         if key not in names:

@@ -131,6 +131,10 @@ class DeviceDecoder:
         self.pool.share(pages)
         return PagedKV(self.pool, list(pages), length, kv.tokens[:length], kv.ahead if length == kv.length else None)
 
+    def continue_kv(self, kv: PagedKV, other: PagedKV, length: int) -> PagedKV:
+        """The other's pages, whatever `kv` has: they are shared."""
+        return self.copy_kv(other, length)
+
     def rewind(self, kv: PagedKV, length: int) -> None:
         if not 0 <= length <= kv.length:
             raise ValueError(f"cannot rewind a cache of {kv.length} tokens to {length}")

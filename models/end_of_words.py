@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import decoder
-from .chat_prompts import Kind, Message, render
+from .chat_prompts import Kind, Message, fitting, render
 from .tokenizer import TextCodec, decode, encode
 
 _CLOSING = re.compile(r"\s*[.?!\n]")
@@ -49,10 +49,8 @@ def prompt(
     The ids go on to the end of the prompt that asks for the reply to these words, if that begins with the bare words'
     tokens; so reading them serves both. Without words: the conversation so far.
     """
-    turns = list(history)
-    empty = len(render(j.codec, j.kind, [], instructions))
-    while (ids := render(j.codec, j.kind, turns, instructions)) and turns and len(ids) - empty > max_history:
-        del turns[0]
+    turns = fitting(j.codec, j.kind, history, max_history)
+    ids = render(j.codec, j.kind, turns, instructions)
     bare = _TRAILING.sub("", " ".join(text.split()))
     if j.kind == "chatml":
         start = j.codec.special["<|im_start|>"]

@@ -141,6 +141,16 @@ def pronounce(pronouncer: Pronouncer, text: str, max_phonemes: int = 300) -> lis
     return utterances
 
 
+def spelled(pronouncer: Pronouncer, text: str) -> list[str]:
+    """The phonemes of each white-space word of a text, without pauses; "" for one that is not said."""
+    words = [""] * len(text.split())
+    for utterance in pronounce(pronouncer, text):
+        for phoneme, word in zip(utterance.phonemes, utterance.word_of, strict=True):
+            if word >= 0:
+                words[word] += phoneme
+    return words
+
+
 def _sentences(words: list[str], titles: frozenset[str]) -> list[tuple[int, int]]:
     """Ranges of words that form sentences: a final mark ends one unless it is a title's or an initial's period."""
     ranges = []

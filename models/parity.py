@@ -338,7 +338,7 @@ def check_hibari(g: Golden) -> list[Row]:
         f0, voicing = hibari.prosody(w, np.repeat(encoded, frames, axis=0), cfg)
         acoustic = hibari.encode_text(w, "m.", ids, cfg.acoustic_attention_passes, cfg)
         x = hibari.decoder_input(acoustic, frames, f0, voicing)
-        head = hibari.decode_frames(w, hibari.DecoderState(cfg), x, True, cfg)
+        head = hibari.decode_frames(w, hibari.DecoderState(w, cfg), x, True, cfg)
         for kind in frames_off:
             frames_off[kind] = max(frames_off[kind], abs(len(f0) - len(g[f"{i}/{kind}/f0"])))
         if len(f0) != len(g[f"{i}/plain/f0"]):

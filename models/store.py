@@ -66,4 +66,7 @@ def path(name: str) -> Path:
     found = state(name)
     if found != "ready":
         raise WeightsError(folder(name), f"the weights are {found}; run `bargein models pull {name}`")
+    for file in sorted(folder(name).iterdir()):
+        if not os.access(file, os.R_OK):  # else it would be told as missing
+            raise WeightsError(file, "this user may not read it; give it the right, as by chmod a+r")
     return folder(name)

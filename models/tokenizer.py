@@ -19,13 +19,20 @@ from .readers_gguf import GgufFile, field
 _CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6  # token types of GGUF
 
 
+LONGEST_KNOWN, MOST_KNOWN = 2000, 20_000  # letters of a text whose tokens are kept, and how many texts
+
+
 class TextCodec(NamedTuple):
-    """A loaded tokenizer. bos is None for a model that has no beginning token; `special` maps names to ids."""
+    """A loaded tokenizer. bos is None for a model that has no beginning token; `special` maps names to ids.
+
+    known: what short texts came to, where that is kept: a conversation's lines are asked for again with every turn.
+    """
 
     tokenizer: Tokenizer
     bos: int | None
     eos: frozenset[int]
     special: dict[str, int]
+    known: dict[str, tuple[int, ...]] | None = None
 
 
 def build_tokenizer(file: GgufFile) -> tuple[Tokenizer, dict[str, Any]]:
@@ -94,16 +101,22 @@ def load_codec(directory: Path) -> TextCodec:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # `tokenizers` raises bare Exception
         raise WeightsError(path, f"not a readable tokenizer ({error}); run `bargein models pull` again") from error
-    return TextCodec(tokenizer, raw["bos"], frozenset(raw["eos"]), dict(raw["special"]))
+    return TextCodec(tokenizer, raw["bos"], frozenset(raw["eos"]), dict(raw["special"]), {})
 
 
 def encode(codec: TextCodec, text: str, special: bool = False) -> list[int]:
     """Token ids of a text, without a beginning token. Unless `special`, text that spells a special token stays text."""
     if special:
         return list(codec.tokenizer.encode(text, add_special_tokens=False).ids)
+    if codec.known is not None and (known := codec.known.get(text)) is not None:
+        return list(known)
     ids: list[int] = []
     for piece in _split_special(codec, text):
         ids += codec.tokenizer.encode(piece, add_special_tokens=False).ids
+    if codec.known is not None and len(text) <= LONGEST_KNOWN:
+        if len(codec.known) >= MOST_KNOWN:
+            codec.known.clear()
+        codec.known[text] = tuple(ids)
     return ids
 
 

@@ -80,10 +80,14 @@ class Model(NamedTuple):
 
 
 class Cross(NamedTuple):
-    """An encoded sound as the decoder sees it: keys and values [heads, T, head_dim], one pair a decoder layer."""
+    """An encoded sound as the decoder sees it: keys and values [heads, T, head_dim], one pair a decoder layer.
+
+    encoded: what they were made of, [T, width].
+    """
 
     k: tuple[F32, ...]
     v: tuple[F32, ...]
+    encoded: F32
 
 
 class Cache(NamedTuple):
@@ -309,7 +313,7 @@ def cross(m: Model, encoded: F32, ops: ModuleType = cpu) -> Cross:
         kv = kv.reshape(-1, 2, m.cfg.heads, m.cfg.width // m.cfg.heads)
         keys.append(ops.contiguous(kv[:, 0].transpose(1, 0, 2)))
         values.append(ops.contiguous(kv[:, 1].transpose(1, 0, 2)))
-    return Cross(tuple(keys), tuple(values))
+    return Cross(tuple(keys), tuple(values), encoded)
 
 
 # --- decoder ---------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 The heads that follow the sound (listed with the checkpoint) give each token a distribution over the encoder's 20 ms
 positions; dynamic time warping finds the path of rising time through them (the method of OpenAI's `whisper/timing.py`,
-2022; DTW: Sakoe & Chiba 1978).
+2022; DTW: Sakoe & Chiba 1978). English words are found more exactly by their sounds (`whisper_phones`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ class Word(NamedTuple):
     text: str
     start_s: float
     end_s: float
-    probability: float  # mean over its tokens
 
 
 def align(m: Model, x: Cross, tokens: Sequence[int], seconds: float, language: str = "en", ops: ModuleType = cpu) -> list[Word]:
@@ -52,14 +51,12 @@ def align(m: Model, x: Cross, tokens: Sequence[int], seconds: float, language: s
     positions = np.arange(len(block), dtype=np.int64)
     queries: list[F32] = []
     cache = whisper.init_cache(m, 1, len(block), ops)
-    hidden = whisper.decoder_hidden(m, x, cache, block, np.zeros_like(block), positions, ops, queries)
+    whisper.decoder_hidden(m, x, cache, block, np.zeros_like(block), positions, ops, queries)
     frames = max(1, min(x.k[0].shape[1], round(seconds / _POSITION_S)))
     # A token is looked for where it is predicted: at the one before it.
     matrix = _attention(m, x, queries, frames, ops)[len(start) - 1 : -1]
     at = np.minimum(_path(np.ascontiguousarray(-matrix)) * _POSITION_S + _EARLY_S, seconds)
-    scores = on_host(ops).softmax(whisper.logits(m, hidden[len(start) - 1 : -2], ops))
-    chances = scores[np.arange(len(text)), text]
-    return _words(m, text, at, chances, seconds)
+    return _words(m, text, at, seconds)
 
 
 def _attention(m: Model, x: Cross, queries: list[F32], frames: int, ops: ModuleType) -> F32:
@@ -108,7 +105,7 @@ def _path(cost: F32) -> I64:
     return first
 
 
-def _words(m: Model, text: list[int], at: NDArray[np.float64], chances: F32, seconds: float) -> list[Word]:
+def _words(m: Model, text: list[int], at: NDArray[np.float64], seconds: float) -> list[Word]:
     """Tokens gathered into words: a token that begins with a space begins one; half characters wait for their rest."""
     out: list[Word] = []
     first, done = 0, ""
@@ -121,6 +118,6 @@ def _words(m: Model, text: list[int], at: NDArray[np.float64], chances: F32, sec
         piece = now[len(done) :].strip()
         if piece:
             end = min(float(at[i + 1]), seconds)
-            out.append(Word(piece, min(float(at[first]), end), end, float(chances[first : i + 1].mean())))
+            out.append(Word(piece, min(float(at[first]), end), end))
         first, done = i + 1, now
     return out

@@ -15,7 +15,7 @@ import re
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,10 @@ class Options:
     full_window: bool = False  # decode every utterance in the 30 s window the model was trained on
 
 
+T = TypeVar("T")
+Steps = Generator[bool | None, None, T]  # True: what follows is the long way
+
+
 class Transcript(NamedTuple):
     """What was heard."""
 
@@ -101,11 +105,12 @@ def transcribe_steps(
     ops: ModuleType = cpu,
     *,
     thorough: bool = True,
-) -> Generator[None, None, whisper_decode.Result]:
+) -> Steps[whisper_decode.Result]:
     """Transcribe float32 audio [n] at 16 kHz, n at most 30 s, in bounded steps; the generator returns the Result.
 
     A result that looks unsound in the short window (unlikely, repetitive, or longer than anyone speaks) is decoded
-    again in a full one before other temperatures are tried; not `thorough`: it is taken as it is.
+    again in a full one before other temperatures are tried; not `thorough`: it is taken as it is. The step before that
+    yields True: it takes ten times as long, so who only looks ahead may want to stop there.
     """
     loud_from, loud_until = _loud_s(audio)
     skip = max(0.0, loud_from - _LEAD_S)  # a window that begins with a second of silence is taken for silence
@@ -130,6 +135,7 @@ def transcribe_steps(
         result = yield from search_steps(m, x, how, options.sure_logprob, ops)
         if frames == full or result.silent or sound(result, how) or not thorough:
             break
+        yield True
         frames = full
     if thorough and not result.silent and not sound(result, how) and len(options.temperatures) > 1:
         again = yield from whisper_decode.decode_steps(
@@ -239,7 +245,7 @@ class StreamState:
         """`final_steps`, at once."""
         return _run(self.final_steps(num_samples))
 
-    def partial_steps(self, num_samples: int | None = None) -> Generator[None, None, Transcript]:
+    def partial_steps(self, num_samples: int | None = None) -> Steps[Transcript]:
         """What the first `num_samples` (all unless told) say so far: greedy, quick, the end may still change."""
         end = self._end(num_samples)
         yield from self._settle(end)
@@ -250,13 +256,13 @@ class StreamState:
         self._text = text
         return _transcript(result, text, stable)
 
-    def final_steps(self, num_samples: int | None = None) -> Generator[None, None, Transcript]:
+    def final_steps(self, num_samples: int | None = None) -> Steps[Transcript]:
         """The transcript of the first `num_samples` (all unless told), as good as the options allow.
 
         Silence after an earlier final's sound changes nothing: that final is returned.
         """
         end = self._end(num_samples)
-        if self._last is not None and self._last[0] <= end and self._silent(self._last[0], end):
+        if self._last is not None and self.only_silence(self._last[0], end):
             return self._last[1]
         yield from self._settle(end)
         result = yield from self._decode(self._settled_samples, end, self._options.beam, self._partial)
@@ -273,7 +279,7 @@ class StreamState:
 
     def _decode(
         self, start: int, end: int, beam: int, draft: tuple[int, ...], *, thorough: bool = True
-    ) -> Generator[None, None, whisper_decode.Result]:
+    ) -> Steps[whisper_decode.Result]:
         before = [t for r in self._settled[-1:] for t in r.tokens if t < self._m.special.eot]
         prompt = (*self._options.prompt, *before)
         options = replace(self._options, prompt=prompt[-100:])
@@ -281,7 +287,7 @@ class StreamState:
         sound = self._sound[start:end].copy()
         return (yield from transcribe_steps(self._m, sound, options, beam, draft, self._ops, thorough=thorough))
 
-    def _settle(self, end: int) -> Generator[None, None, None]:
+    def _settle(self, end: int) -> Steps[None]:
         """Cut what's too long for one window at its quietest point, and settle the text before the cut."""
         while end - self._settled_samples > _LONGEST_S * SAMPLE_RATE:
             start = self._settled_samples
@@ -290,8 +296,11 @@ class StreamState:
             self._settled.append(result)
             self._settled_samples, self._partial = cut, ()
 
-    def _silent(self, start: int, end: int) -> bool:
-        """Whether nothing in between is louder than 4% of the utterance's loud parts (and than -50 dB full scale)."""
+    def only_silence(self, start: int, end: int) -> bool:
+        """Whether nothing between these samples is louder than 4% of the utterance's loud parts (and than -50 dB full
+        scale); false where `end` is before `start`."""
+        if end < start:
+            return False
         if end - start < _QUIET_BLOCK:
             return True
         loud = float(np.quantile(_levels(self._sound[:start]), 0.9)) if start >= _QUIET_BLOCK else 0.0
@@ -306,7 +315,7 @@ def _draft(m: Model, tokens: tuple[int, ...]) -> tuple[int, ...]:
     return tokens[:end]
 
 
-def _run(steps: Generator[None, None, Transcript]) -> Transcript:
+def _run(steps: Steps[Transcript]) -> Transcript:
     while True:
         try:
             next(steps)

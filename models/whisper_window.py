@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from bargein.kernels import cpu
 
-from . import whisper, whisper_align, whisper_decode, whisper_stream
+from . import whisper, whisper_align, whisper_decode, whisper_phones, whisper_stream
 from .whisper import HOP, SAMPLE_RATE, Model
 
 F32 = NDArray[np.float32]
 
 _REACH, _QUIET = 30, 6  # frames of 10 ms
+PAUSE_S = 0.25  # silence in a word that is no part of it
 _SHIPPED = whisper_stream.Options()  # windows and search as utterances have them
 
 
@@ -68,11 +69,13 @@ def check(m: Model, ask: Ask) -> None:
         raise ValueError("model: an English-only model cannot translate")
 
 
-def window_steps(m: Model, audio: F32, ask: Ask, ops: ModuleType = cpu) -> Generator[None, None, Window]:
+def window_steps(
+    m: Model, audio: F32, ask: Ask, ops: ModuleType = cpu, reader: whisper_phones.Reader | None = None
+) -> Generator[None, None, Window]:
     """Transcribe float32 audio [n] at 16 kHz, n at most 30 s, in bounded steps; the generator returns the Window.
 
     A result that looks unsound in a window as short as the sound is decoded again in the full 30 s, and then at rising
-    temperatures. Raises ValueError as `check`.
+    temperatures. The words of English speech are found by `reader` where there is one. Raises ValueError as `check`.
     """
     seconds = len(audio) / SAMPLE_RATE
     full = m.cfg.audio_positions * 2
@@ -83,7 +86,7 @@ def window_steps(m: Model, audio: F32, ask: Ask, ops: ModuleType = cpu) -> Gener
     yield
     if ask.text:
         tokens = tuple(m.tokenizer.encode(" " + ask.text.strip(), add_special_tokens=False).ids)
-        words = _tightened(whisper_align.align(m, x, tokens[:400], seconds, language, ops), audio)
+        words = _timed(m, x, ask.text, tokens[:400], audio, language, ops, reader)
         return Window(ask.text, language, (), words, 0.0, 0.0, 0.0, 0.0)
     limit = max(8, min(224, round(10 + _SHIPPED.tokens_per_s * seconds)))
     how = whisper_decode.Options(
@@ -103,7 +106,7 @@ def window_steps(m: Model, audio: F32, ask: Ask, ops: ModuleType = cpu) -> Gener
     yield
     spoken: tuple[whisper_align.Word, ...] = ()
     if ask.words and result.text and ask.task == "transcribe":
-        spoken = _tightened(whisper_align.align(m, x, result.tokens, seconds, language, ops), audio)
+        spoken = _timed(m, x, result.text, result.tokens, audio, language, ops, reader)
     raw = result.text.encode()
     return Window(
         result.text, language, _segments(m, result, seconds), spoken, result.avg_logprob, result.no_speech_prob,
@@ -127,8 +130,26 @@ def _prompt(m: Model, text: str) -> tuple[int, ...]:
     return tuple(t for t in ids if t < m.special.eot)[-100:]
 
 
-def _tightened(words: list[whisper_align.Word], audio: F32) -> tuple[whisper_align.Word, ...]:
-    """Words without the silence around them: attention gives a pause to the word before it or after it."""
+def _timed(
+    m: Model, x: whisper.Cross, text: str, tokens: tuple[int, ...], audio: F32, language: str, ops: ModuleType,
+    reader: whisper_phones.Reader | None,
+) -> tuple[whisper_align.Word, ...]:  # fmt: skip
+    """The words of a text by their sounds, or else by attention."""
+    seconds = len(audio) / SAMPLE_RATE
+    found: list[whisper_align.Word] = []
+    if reader is not None and language == "en":
+        found = whisper_phones.words(reader, ops.to_host(x.encoded), text, seconds)
+    if found:
+        return _tightened(found, audio, PAUSE_S)
+    return _tightened(whisper_align.align(m, x, tokens, seconds, language, ops), audio)
+
+
+def _tightened(words: list[whisper_align.Word], audio: F32, least_s: float = 0.0) -> tuple[whisper_align.Word, ...]:
+    """Words without the silence around them: attention gives a pause to the word before it or after it.
+
+    `least_s`: silence shorter than this may be a soft sound of the word's, and stays. So the words that were found by their
+    sounds lose only pauses, which an "h" is sometimes taken for.
+    """
     block = SAMPLE_RATE // 100
     levels = np.sqrt(np.square(audio[: len(audio) // block * block].reshape(-1, block)).mean(1))
     if not len(levels):
@@ -141,9 +162,12 @@ def _tightened(words: list[whisper_align.Word], audio: F32) -> tuple[whisper_ali
         heard = np.flatnonzero(loud[first:last])
         if len(heard):
             start, end = (first + int(heard[0])) / 100, (first + int(heard[-1]) + 1) / 100
-            word = word._replace(start_s=max(word.start_s, start), end_s=min(word.end_s, end))
+            if start - word.start_s >= least_s:
+                word = word._replace(start_s=max(word.start_s, start))
+            if word.end_s - end >= least_s:
+                word = word._replace(end_s=min(word.end_s, end))
         out.append(word)
-    if out:  # what sounds on after the last word is that word's, however softly, as an "s" does; so before the first
+    if out and not least_s:  # what sounds on after the last word is its, however softly, as an "s" is; so before the first
         soft = smooth > max(0.03 * float(np.quantile(levels, 0.9)), 0.001)
         out[-1] = out[-1]._replace(end_s=min(_sounds_until(soft, out[-1].end_s), len(audio) / SAMPLE_RATE))
         out[0] = out[0]._replace(start_s=len(soft) / 100 - _sounds_until(soft[::-1], len(soft) / 100 - out[0].start_s))

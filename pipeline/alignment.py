@@ -1,6 +1,6 @@
 """When the caller's words were said: after a call its utterances are aligned with the recording, behind everything else.
 
-The words are the transcript's; Whisper is only asked where they lie (`models/whisper_align.py`), as `bulk` work. An
+The words are the transcript's; the engine is only asked where they lie (`models/whisper_window.py`), as `bulk` work. An
 utterance longer than the model's window is heard once more in windows, whose words' times the transcript's words get.
 """
 
@@ -10,7 +10,8 @@ import asyncio
 import difflib
 import logging
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,10 @@ async def _item(engine: EngineClient, audio: Path, item: dict[str, Any]) -> list
             heard: p.Heard = await stt.one(p.Hear(sound.tobytes(), language, words=True, text=item["text"]))
         return [(w.text, start + 1000 * w.start_s, start + 1000 * w.end_s) for w in heard.words]
     found: list[Timed] = []
-    async for part in transcribe(engine, _pieces(sound), Wish(language, words=True), Tally()):
-        zero = start + 1000 * part.start_s
-        found += [(w.text, zero + 1000 * w.start_s, zero + 1000 * w.end_s) for w in part.heard.words]
+    async with aclosing(transcribe(engine, _pieces(sound), Wish(language, words=True), Tally())) as parts:
+        async for part in parts:
+            zero = start + 1000 * part.start_s
+            found += [(w.text, zero + 1000 * w.start_s, zero + 1000 * w.end_s) for w in part.heard.words]
     return matched(item["text"].split(), found)
 
 
@@ -112,7 +114,7 @@ def _sound(audio: Path, start_ms: float, end_ms: float) -> F32:
     return y
 
 
-async def _pieces(sound: F32) -> AsyncIterator[F32]:
+async def _pieces(sound: F32) -> AsyncGenerator[F32, None]:
     for n in range(0, len(sound), IN_RATE):
         yield sound[n : n + IN_RATE]
 

@@ -15,6 +15,7 @@ import numpy as np
 from .. import cpu
 from ..reference_ears import VadWeights
 from ..reference_int8 import Int8Matrix, activation_limit, pack_rows, quantize_rows
+from ..reference_tts import ConvBlock, EncoderLayer, stack_of
 from .numbers import Packed, Stacked
 
 FEW, MID = 16, 96  # rows up to which the small tiles are used
@@ -60,7 +61,8 @@ class Ops:
 
     companion = cpu  # what is small and wanted on the host is computed there
     activation_limit, pack_rows, quantize_rows = map(staticmethod, (activation_limit, pack_rows, quantize_rows))
-    VadWeights, mel_filters = VadWeights, staticmethod(cpu.mel_filters)
+    VadWeights, ConvBlock, EncoderLayer = VadWeights, ConvBlock, EncoderLayer
+    mel_filters = staticmethod(cpu.mel_filters)
 
     def __init__(self, xp: Any, launcher: Any, index: int = 0) -> None:
         self.xp, self.index, self._launch = xp, index, launcher.launch
@@ -406,6 +408,12 @@ class Ops:
         q, k, v = (qkv[:, i * width : (i + 1) * width] for i in range(3))
         return self.attention(q, k, v, heads, float((width // heads) ** -0.5))
 
+    def encoder_layer(self, x: Any, layer: EncoderLayer, heads: int) -> Any:
+        y = self.linear_int8(self.row_norm(x, layer.norm1, layer.norm1_bias), layer.qkv) + layer.qkv_bias
+        x = x + self.linear_int8(self.encoder_attention(y, heads), layer.out) + layer.out_bias
+        y = self.linear_int8(self.row_norm(x, layer.norm2, layer.norm2_bias), layer.up)
+        return x + self.linear_int8(self.bias_gelu(y, layer.up_bias), layer.down) + layer.down_bias
+
     def attention_cached(self, q: Any, k: Any, v: Any, rows: Any, lengths: Any, num_heads: int, scale: float) -> Any:
         batch, room, width = k.shape
         size = width // num_heads
@@ -444,6 +452,16 @@ class Ops:
         y = self.xp.empty((x.shape[0] - (taps - 1) * dilation, x.shape[1]), np.float32)
         self._launch("depthwise_norm", f"k{taps}", (y.shape[0],), x, weight, bias, gamma, beta, y, x.shape[1], dilation, eps)
         return y
+
+    def conv_block(self, x: Any, block: ConvBlock, dilation: int = 1) -> Any:
+        x, side = self._f32(x), block.depthwise.shape[0] // 2 * dilation
+        y = self.depthwise_conv_norm(x, *block[:4], dilation)
+        y = self.bias_gelu(self.linear_int8(y, block.up), block.up_bias)
+        y = self.linear_int8(y, block.down)
+        return self.scaled_residual(x[side : side + y.shape[0]], y, block.down_bias, block.scale)
+
+    def conv_stack(self, x: Any, held: Any, counts: Any, blocks: Any, last: bool) -> Any:
+        return stack_of(self.conv_block, self._f32(x), held, counts, blocks, last)
 
     def lstm_cell(self, x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any]:
         bias = b_ih if b_hh is None else self.to_device(b_ih) + self.to_device(b_hh)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numba
 import numpy as np
 import pytest
 
-from bargein.kernels import cpu_int8, cpu_lm, cpu_tts, reference_int8, reference_lm, reference_tts
+from bargein.kernels import cpu_block, cpu_int8, cpu_lm, cpu_tts, reference_int8, reference_lm, reference_tts
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -28,6 +31,56 @@ def test_row_norm_gelu_and_residual() -> None:
     y = normal(9, 40, seed=5)
     expected = reference_tts.scaled_residual(x, y, a, b)
     np.testing.assert_allclose(cpu_tts.scaled_residual(x, y.copy(), a, b), expected, rtol=1e-5, atol=1e-6)
+
+
+def matrix(rows: int, columns: int, seed: int) -> reference_int8.Int8Matrix:
+    return reference_int8.pack_rows(*reference_int8.quantize_rows(normal(rows, columns, seed=seed) / columns**0.5))
+
+
+def block(width: int, hidden: int, taps: int, seed: int = 0) -> reference_tts.ConvBlock:
+    c = [normal(width, seed=seed + n) for n in range(5)]
+    up, down = matrix(hidden, width, seed), matrix(width, hidden, seed + 1)
+    return reference_tts.ConvBlock(normal(taps, width), *c[:3], up, normal(hidden, seed=seed), down, *c[3:])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("rows", "taps", "dilation"), [(1, 7, 1), (17, 5, 1), (130, 7, 4)])
+def test_conv_block(rows: int, taps: int, dilation: int, threads: int) -> None:
+    """Also many rows on two threads: the shares meet without a seam."""
+    x, b = normal(rows + (taps - 1) * dilation, 192), block(192, 384, taps)
+    numba.set_num_threads(threads)
+    try:
+        got = cpu_block.conv_block(x, b, dilation)
+    finally:
+        numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+    np.testing.assert_allclose(got, reference_tts.conv_block(x, b, dilation), rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("size", [1, 4, 30])
+def test_conv_stack_piece_by_piece_is_the_whole(size: int) -> None:
+    """Bit for bit on the CPU, and near the reference; the pieces may be shorter than what a block needs to see."""
+    x, blocks = normal(41, 64), [block(64, 128, 7, seed) for seed in (0, 10, 20)]
+
+    def joined(stack: Any, size: int) -> np.ndarray:
+        held, counts = np.zeros((3, 6, 64), np.float32), np.full(3, 3)
+        return np.concatenate([stack(x[a : a + size], held, counts, blocks, a + size >= len(x)) for a in range(0, 41, size)])
+
+    whole = joined(cpu_block.conv_stack, 41)
+    assert whole.shape == x.shape and np.array_equal(joined(cpu_block.conv_stack, size), whole)
+    np.testing.assert_allclose(joined(reference_tts.conv_stack, size), whole, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("rows", [1, 30, 130])
+def test_encoder_layer(rows: int) -> None:
+    c = [normal(64, seed=n) for n in range(6)]
+    layer = reference_tts.EncoderLayer(
+        c[0], c[1], matrix(192, 64, 1), normal(192, seed=7), matrix(64, 64, 2), c[2], c[3], c[4],
+        matrix(128, 64, 3), normal(128, seed=8), matrix(64, 128, 4), c[5],
+    )  # fmt: skip
+    x = normal(rows, 64)
+    got, want = cpu_block.encoder_layer(x, layer, 2), reference_tts.encoder_layer(x, layer, 2)
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=5e-4)
+    assert np.array_equal(x, normal(rows, 64)), "what it is given stays"
 
 
 def test_encoder_attention() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bargein.models.chat_prompts import Message, ReplyWatcher, render, repeats
+from bargein.models.chat_prompts import Message, ReplyWatcher, fitting, render, repeats
 from bargein.models.store import path
 from bargein.models.tokenizer import Detokenizer, TextCodec, decode, encode, load_codec
 
@@ -68,3 +68,31 @@ def test_streaming_never_gives_half_a_character(name: str) -> None:
     pieces.append(detokenizer.finish())
     assert "".join(pieces) == text
     assert not any("\ufffd" in piece for piece in pieces)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("smollm2-135m", "chatml"), ("gemma-3-270m", "transcript")])
+def test_what_fits_begins_alike_for_many_turns(name: str, kind: str) -> None:
+    tokens, room = codec(name), 300
+    empty = len(render(tokens, kind, [], "Be brief."))  # type: ignore[arg-type]
+    history: list[Message] = []
+    firsts, lengths = [], []
+    for n in range(60):
+        history += [Message("user", f"What is {n} times {n}?"), Message("assistant", f"It is {n * n}.")]
+        kept = fitting(tokens, kind, history, room)  # type: ignore[arg-type]
+        assert kept == history[len(history) - len(kept) :], "the last ones"
+        firsts.append(len(history) - len(kept))
+        lengths.append(len(render(tokens, kind, kept, "Be brief.")) - empty)  # type: ignore[arg-type]
+    assert firsts[0] == 0 and firsts == sorted(firsts) and max(lengths) <= room
+    assert len(set(firsts)) <= 1 + -(-sum(lengths[:1]) * 60 // (room // 4)), "a step for each quarter of the room"
+    assert min(lengths[40:]) >= room * 3 // 4 - 40
+    assert fitting(tokens, kind, history, 1) == [] == fitting(tokens, kind, [], 100)  # type: ignore[arg-type]
+
+
+def test_known_texts_are_the_same_tokens() -> None:
+    kept = codec("gemma-3-270m")
+    plain = kept._replace(known=None)
+    for text in ("Hello there", "Hello there", "<end_of_turn> you say", "x" * 5000, ""):
+        got = encode(kept, text)
+        assert got == encode(plain, text)
+        got.append(7)
+        assert encode(kept, text) == encode(plain, text), "what is given out is a copy"

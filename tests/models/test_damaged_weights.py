@@ -49,3 +49,9 @@ def test_foreign_config(broken: tuple[Callable[[Path], Any], Path]) -> None:
     (folder / "config.json").write_text('{"model": "another", "width": "wide"}')
     with pytest.raises(WeightsError):
         load(folder)
+
+
+def test_a_file_that_another_user_keeps_to_himself_is_not_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda file, mode: file.name != "model.safetensors")
+    with pytest.raises(WeightsError, match=r"model\.safetensors: this user may not read it"):
+        store.path("silero-vad")

@@ -83,6 +83,21 @@ def test_prefill_rewind_and_growth(named: tuple[str, decoder.Model]) -> None:
         decoder.rewind(small, 91)
 
 
+def test_a_cache_is_continued_from_another(named: tuple[str, decoder.Model]) -> None:
+    """To the bit what it would hold had it been copied whole."""
+    _, (cfg, w) = named
+    ids = [int(i) for i in np.random.default_rng(1).integers(10, 2000, 400)]
+    long, short = decoder.new_kv(cfg), decoder.new_kv(cfg)
+    decoder.forward(w, cfg, long, ids)
+    decoder.forward(w, cfg, short, ids[:90])
+    continued, copied = decoder.continue_kv(short, long, 390), decoder.copy_kv(long, 390)
+    assert continued.tokens == copied.tokens == ids[:390] and continued.length == 390
+    for name in ("keys", "values"):
+        assert np.array_equal(getattr(continued, name)[:, :, 90:390], getattr(copied, name)[:, :, 90:390])
+    a, b = (decoder.forward(w, cfg, kv, [5, 6, 7]) for kv in (continued, copied))
+    np.testing.assert_allclose(a, b, atol=1e-3)
+
+
 def test_bad_tokens_are_refused(named: tuple[str, decoder.Model]) -> None:
     cfg, w = named[1]
     kv = decoder.new_kv(cfg)

@@ -34,7 +34,7 @@ def run(voice: hibari.Model, ids: np.ndarray, ops: Any = cpu) -> tuple[np.ndarra
     acoustic = hibari.encode_text(w, "m.", ids, cfg.acoustic_attention_passes, cfg, ops)
     f0, voicing = hibari.prosody(w, np.repeat(encoded, frames, axis=0), cfg, ops)
     inputs = hibari.decoder_input(acoustic, frames, f0, voicing)
-    head = hibari.decode_frames(w, hibari.DecoderState(cfg), inputs, True, cfg, ops)
+    head = hibari.decode_frames(w, hibari.DecoderState(w, cfg), inputs, True, cfg, ops)
     return frames, f0, head
 
 
@@ -66,9 +66,9 @@ def test_unknown_words_read_as_the_packages_net_reads_them(voice: hibari.Model, 
 def test_chunks_join_to_the_whole(voice: hibari.Model) -> None:
     cfg, w = voice.config, voice.weights
     x = np.random.default_rng(0).standard_normal((101, cfg.acoustic_width + 2)).astype(np.float32)
-    whole = hibari.decode_frames(w, hibari.DecoderState(cfg), x, True, cfg)
+    whole = hibari.decode_frames(w, hibari.DecoderState(w, cfg), x, True, cfg)
     for size in (1, 4, 30):
-        state = hibari.DecoderState(cfg)
+        state = hibari.DecoderState(w, cfg)
         parts = [hibari.decode_frames(w, state, x[a : a + size], a + size >= len(x), cfg) for a in range(0, 101, size)]
         np.testing.assert_allclose(np.concatenate(parts), whole, atol=0.01)
 

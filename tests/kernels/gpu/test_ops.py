@@ -42,6 +42,19 @@ def matrix(rows: int, columns: int) -> reference.Int8Matrix:
     return reference.pack_rows(*reference.quantize_rows(normal(rows, columns)))
 
 
+def block() -> reference.ConvBlock:
+    return reference.ConvBlock(
+        normal(7, 16), normal(16), normal(16), normal(16), matrix(32, 16), normal(32), matrix(16, 32), normal(16), normal(16)
+    )
+
+
+def layer() -> reference.EncoderLayer:
+    return reference.EncoderLayer(
+        normal(32), normal(32), matrix(96, 32), normal(96), matrix(32, 32), normal(32),
+        normal(32), normal(32), matrix(48, 32), normal(48), matrix(32, 48), normal(32),
+    )  # fmt: skip
+
+
 CASES = {
     "linear": lambda: (normal(3, 24), normal(10, 24), normal(10)),
     "layer_norm": lambda: (normal(3, 20) + 2, normal(20), normal(20)),
@@ -79,6 +92,8 @@ CASES = {
     "bias_gelu": lambda: (normal(3, 20), normal(20)),
     "scaled_residual": lambda: (normal(3, 20), normal(3, 20), normal(20), normal(20)),
     "depthwise_conv_norm": lambda: (normal(20, 6), normal(7, 6), normal(6), normal(6), normal(6), 2),
+    "conv_block": lambda: (normal(20, 16), block(), 2),
+    "encoder_layer": lambda: (normal(7, 32), layer(), 2),
     "harmonic_source": lambda: (np.array([100, 150, 0, 90], np.float32), 40),
 }  # fmt: skip
 
@@ -88,13 +103,26 @@ def test_op_is_the_references(case: str, ops: Ops) -> None:
     name = case.split()[0]
     args = CASES[case]()
     # Weights and activations go over before; small integers are taken from the host.
-    there = [isinstance(a, reference.Int8Matrix) or (isinstance(a, np.ndarray) and a.dtype == np.float32) for a in args]
+    there = [isinstance(a, tuple) or (isinstance(a, np.ndarray) and a.dtype == np.float32) for a in args]
     given = [ops.place(a) if placed else a for a, placed in zip(args, there, strict=True)]
     want, got = getattr(reference, name)(*args), getattr(ops, name)(*given)
     for g, w in zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]:
         g = ops.to_host(g)
         assert g.shape == w.shape and g.dtype == w.dtype
         np.testing.assert_allclose(g, w, rtol=2e-3, atol=3e-3 * max(1e-3, float(np.abs(w).max())))
+
+
+def test_blocks_over_pieces(ops: Ops) -> None:
+    x, blocks = normal(20, 16), [block(), block()]
+    there = [ops.place(b) for b in blocks]
+
+    def joined(stack: Any, zeros: Any, blocks: Any) -> np.ndarray:
+        held, counts = zeros((2, 6, 16)), np.full(2, 3)
+        return np.concatenate([ops.to_host(stack(x[a : a + 5], held, counts, blocks, a == 15)) for a in (0, 5, 10, 15)])
+
+    got, want = joined(ops.conv_stack, ops.zeros, there), joined(reference.conv_stack, reference.zeros, blocks)
+    assert got.shape == want.shape == x.shape
+    np.testing.assert_allclose(got, want, atol=5e-3 * float(np.abs(want).max()))
 
 
 def test_spectra_and_back(ops: Ops) -> None:
