@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import wave
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +32,9 @@ def read_wav(path: Path, rate: int = RATE) -> I16:
     return samples
 
 
-def write_wav(path: Path, x: I16, rate: int = RATE) -> None:
-    with wave.open(str(path), "wb") as w:
+def write_wav(file: Path | IO[bytes], x: I16, rate: int = RATE) -> None:
+    """Write mono 16-bit samples to a path or an open file."""
+    with wave.open(str(file) if isinstance(file, Path) else file, "wb") as w:
         w.setnchannels(1)
         w.setsampwidth(2)
         w.setframerate(rate)

@@ -1,9 +1,11 @@
 """`bargein bench hold`: what becomes of a reply when something is heard over it, on real calls in real time.
 
 Each sound (of `bench/make_sounds.py`) is played over a reply of a fresh call. A backchannel or a noise must leave the
-reply whole: it ends completed, and what was sent is what an uninterrupted reply sends, but for the fades where it
-resumed. An interruption must cut it, an answer at its end must be answered. "User starts" is the sending of the first
-voiced frame, "assistant silent" when a player that starts with the first delta has played the last frame that it got.
+reply whole: it ends completed, what was sent is what an uninterrupted reply sends, but for the fades where it resumed, and
+what a player of it played is transcribed (by the server's own route), and has to read as the uninterrupted reply does but
+for the pause. With the pause in it, often in the middle of a word, a recognizer may read it otherwise: that is told beside.
+An interruption must cut it, an answer at its end must be answered. "User starts" is the sending of the first voiced frame,
+"assistant silent" when a player that starts with the first delta has played the last frame that it got.
 """
 
 from __future__ import annotations
@@ -11,15 +13,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import io
+import json
 import random
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .audio import I16, RATE, read_wav
+from .audio import I16, RATE, read_wav, write_wav
 from .bench_call import measured, show, spread
+from .recognizer import transcribed
 from .session import ConnectFailed, RealtimeClient, Seen
 from .turns import Microphone
 
@@ -54,6 +60,8 @@ def parser() -> argparse.ArgumentParser:
                    "late; one round of trials for each; `all`: -10, -20, -30 dB, each at 80 and 200 ms")
     p.add_argument("--calls", type=int, default=1, help="calls at once (default %(default)s; latencies want 1)")
     p.add_argument("--verbose", action="store_true", help="one line a trial")
+    p.add_argument("--keep", type=Path, metavar="FOLDER", help="keep what was played of the whole replies, for "
+                   "`bench/judge_replies.py judge`")
     p.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     return p
 
@@ -72,6 +80,11 @@ class Trial:
     flaw: str = ""  # how a resumed reply differs from an uninterrupted one
     text: str = ""
     audio: I16 = field(default_factory=lambda: np.zeros(0, np.int16))
+    played: I16 = field(default_factory=lambda: np.zeros(0, np.int16))  # the same as a player played it, pauses and all
+    read: str = ""  # what was played, without the pauses, is transcribed as
+    read_paused: str = ""  # and with them
+    otherwise: bool = False  # it reads otherwise than the uninterrupted reply
+    otherwise_paused: bool = False
 
 
 def run(argv: list[str]) -> int:
@@ -82,21 +95,25 @@ def run(argv: list[str]) -> int:
 
 async def _run(args: argparse.Namespace) -> dict[str, Any]:
     whole = await _trial(args, None, 0.0)
+    whole.read = await reads(args, whole.audio)
     print(f"a reply of {len(whole.audio) / RATE:.1f} s: {whole.text!r}", flush=True)
     figures: dict[str, Any] = {"mode": args.mode, "lead_ms": args.lead, "reply_s": round(len(whole.audio) / RATE, 1)}
     echoes = ALL_ECHOES if args.echo == "all" else tuple(args.echo.split(","))
     for kind in args.kinds.split(","):
-        files = sorted(args.sounds.glob(f"{kind}-*.wav"))
+        files: list[Path | None] = sorted(args.sounds.glob(f"{kind}-*.wav"))
         if not files and kind != "nothing":
             print(f"no {kind}-*.wav in {args.sounds}")
             continue
         trials: list[Trial] = []
+        files = files or [None]
         for k, echo in enumerate(echoes):
-            chosen = [files[(n + k * args.each) % len(files)] if files else None for n in range(args.each)]
+            chosen = [files[(n + k * args.each) % len(files)] for n in range(args.each)]
             if echo:
                 print(f"{kind}, echo {echo}:", flush=True)
             trials += await _round(args, kind, chosen, whole, echo)
         figures[kind] = report(kind, trials)
+        if args.keep is not None and kind in KEEPS:
+            keep(args.keep / kind, trials)
     return figures
 
 
@@ -113,6 +130,10 @@ async def _round(
             trial = await _trial(args, chosen[n], start, kind, echo)
         if kind in KEEPS and trial.status == "completed":
             trial.flaw = flaw(trial.audio, whole.audio, trial.num_pauses)
+            trial.read = await reads(args, trial.audio)
+            trial.read_paused = await reads(args, trial.played)
+            trial.otherwise = words(trial.read) != words(whole.read) or words(trial.text) != words(whole.text)
+            trial.otherwise_paused = words(trial.read_paused) != words(whole.read)
         if args.verbose:
             print(f"  {start:4.1f} s  {line(trial)}", flush=True)
         return trial
@@ -128,7 +149,9 @@ def line(t: Trial) -> str:
     """One trial in one line."""
     silent = "-" if t.silent_ms is None else f"{t.silent_ms:.0f}"
     pauses = f"{t.num_pauses} pauses of {t.paused_ms:.0f} ms"
-    return f"{t.sound:46} {t.status:10} {pauses}, silent after {silent} ms, heard {t.heard!r} {t.flaw}"
+    out = f"{t.sound:46} {t.status:10} {pauses}, silent after {silent} ms, heard {t.heard!r} {t.flaw}"
+    out += f"\n    reads otherwise: {t.read!r}" if t.otherwise else ""
+    return out + (f"\n    with the pause: {t.read_paused!r}" if t.otherwise_paused else "")
 
 
 class Loudspeaker:
@@ -172,8 +195,10 @@ def report(kind: str, trials: list[Trial]) -> dict[str, Any]:
         kept = [t for t in trials if t.status == "completed"]
         sound = [t for t in kept if not t.flaw]
         print(f"{kind}: {len(kept)} of {n} replies reached their end, {len(sound)} as if never paused; {pauses} pauses")
+        otherwise, paused = sum(t.otherwise for t in kept), sum(t.otherwise_paused for t in kept)
+        print(f"  replies that read otherwise: {otherwise} of {len(kept)} ({paused} with the pause in them)")
         show("length of a pause", [t.paused_ms / t.num_pauses for t in kept if t.num_pauses])
-        figures |= {"kept": len(kept), "as_if_never_paused": len(sound)}
+        figures |= {"kept": len(kept), "as_if_never_paused": len(sound), "otherwise": otherwise, "otherwise_paused": paused}
         figures["lost"] = [t.sound for t in trials if t.status != "completed"]
     elif kind == "interrupt":
         cut = [t for t in trials if t.status == "cancelled"]
@@ -236,6 +261,7 @@ async def _trial(args: argparse.Namespace, file: Path | None, start: float, kind
 def _collect(trial: Trial, call: RealtimeClient, response_id: str, onset: float | None) -> None:
     """The reply's audio and text, its pauses, and when a player of it fell silent."""
     pcm: list[I16] = []
+    played: list[I16] = []
     clock, paused = 0.0, None
     for s in call.seen:
         if s.type == "output_audio_buffer.paused":
@@ -249,12 +275,40 @@ def _collect(trial: Trial, call: RealtimeClient, response_id: str, onset: float 
         if s.type == "response.output_audio.delta":
             x = np.frombuffer(base64.b64decode(s.event["delta"]), "<i2")
             pcm.append(x)
+            if pcm[1:] and s.at > clock:  # the player had nothing to play
+                played.append(np.zeros(round((s.at - clock) * RATE), np.int16))
+            played.append(x)
             clock = max(clock, s.at) + len(x) / RATE
         elif s.type == "response.output_audio_transcript.delta":
             trial.text += s.event["delta"]
-    trial.audio = np.concatenate(pcm) if pcm else trial.audio
+    if pcm:
+        trial.audio, trial.played = np.concatenate(pcm), np.concatenate(played)
     if onset is not None:
         trial.silent_ms = max(0.0, 1000 * (clock - onset))
+
+
+async def reads(args: argparse.Namespace, sound: I16) -> str:
+    """What the server's own recognizer makes of it."""
+    file = io.BytesIO()
+    write_wav(file, sound)
+    return await transcribed(args.url, args.key, file.getvalue(), "en")
+
+
+def words(text: str) -> list[str]:
+    """As they are compared: without case and marks."""
+    return re.findall(r"[a-z0-9']+", text.lower().replace("’", "'"))
+
+
+def keep(folder: Path, trials: list[Trial]) -> None:
+    """Each whole reply as a listener heard it, and what it says."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for n, t in enumerate(trials):
+        if t.status == "completed":
+            name = f"{n:02}-{t.sound}.wav"
+            write_wav(folder / name, t.played)
+            rows.append({"wav": name, "heard": t.sound, "said": t.text})
+    (folder / "replies.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 def flaw(got: I16, want: I16, num_pauses: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import platform
 import random
@@ -23,10 +24,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from .audio import I16, read_wav
 from .bench_call import show, spread
+from .recognizer import http_root, transcribed
 from .session import ConnectFailed, RealtimeClient
 from .turns import Microphone, Reply, collect, converse
 
 DIAL_S = 0.7  # between one caller and the next
+SLICES = 6
+HELD = {
+    "front_mb": ("process_resident_memory_bytes", 1e6), "engine_mb": ("bargein_engine_resident_bytes", 1e6),
+    "descriptors": ("process_open_fds", 1), "sessions": ("bargein_realtime_sessions", 1),
+    "streams": ("bargein_engine_streams", 1),
+}  # fmt: skip
 Counts = dict[str, float]
 
 
@@ -56,6 +64,7 @@ class Heard:
     turns: list[tuple[float, float]] = field(default_factory=list)  # when, voice to voice in ms
     stops: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
+    replies: list[float] = field(default_factory=list)  # seconds of those heard out
     num_asked: int = 0
     num_unanswered: int = 0
     num_refused: int = 0
@@ -112,15 +121,42 @@ async def _load(args: argparse.Namespace, questions: list[I16]) -> dict[str, Any
     before = await asyncio.to_thread(_metrics, args)
     end = started + args.seconds
     reading = asyncio.create_task(_transcribe(args, end)) if args.file is not None else None
+    watching = asyncio.create_task(_watch(args, started))
     await asyncio.gather(*(_caller(args, questions, n, started, end, heard) for n in range(args.calls)))
     seconds = time.monotonic() - started
     after = await asyncio.to_thread(_metrics, args)
     figures = _report(args, heard, before, after, seconds)
+    watching.cancel()
+    figures["over_time"] = over_time(heard.turns, await watching, args.seconds / SLICES)
     if reading is not None:
         figures["files_transcribed"] = await reading
+        print(f"  the file was transcribed {figures['files_transcribed']} times meanwhile")
     if args.plot is not None:
         args.plot.write_text(plot(heard.turns, args.seconds, f"{args.calls} calls"))
     return figures
+
+
+async def _watch(args: argparse.Namespace, started: float) -> list[tuple[float, Counts]]:
+    """What the server holds, at the end of each slice of the time; to be cancelled."""
+    told = []
+    with contextlib.suppress(asyncio.CancelledError):
+        for n in range(1, SLICES + 1):
+            await asyncio.sleep(started + n * args.seconds / SLICES - time.monotonic())
+            told.append((time.monotonic() - started, await asyncio.to_thread(_metrics, args)))
+    return told
+
+
+def over_time(turns: list[tuple[float, float]], held: list[tuple[float, Counts]], slice_s: float) -> list[dict[str, Any]]:
+    """Delays and what the server held, slice by slice: whether anything drifts. Prints them."""
+    rows = []
+    for n, (at, counts) in enumerate(held):
+        delays = [ms for when, ms in turns if n * slice_s <= when < (n + 1) * slice_s]
+        row: dict[str, Any] = {"until_s": round(at), "turns": len(delays)}
+        row |= {k: spread(delays)[k] for k in ("median", "p95")} if delays else {}
+        row |= {name: round(counts.get(metric, 0) / unit) for name, (metric, unit) in HELD.items()}
+        rows.append(row)
+        print("  " + ", ".join(f"{name} {value}" for name, value in row.items()))
+    return rows
 
 
 async def _caller(
@@ -165,6 +201,7 @@ async def _turn(
     if rng.random() >= args.interrupt:
         reply = await converse(client, mic, rng.choice(questions), 30)
         _note(reply, started, heard)
+        heard.replies.append(len(reply.audio) / 24000)
         left = reply.deltas[0][0] + len(reply.audio) / 24000 - time.monotonic() if reply.deltas else 0.0
         await asyncio.sleep(max(0.0, left))  # a person hears it out
         return
@@ -172,8 +209,8 @@ async def _turn(
     if await client.wait("response.output_audio.delta", mark, 30) is None:
         heard.num_unanswered += 1
         return
-    _note(collect(client, mark, spoken), started, heard)
     await asyncio.sleep(rng.uniform(0.3, 1.2))
+    _note(collect(client, mark, spoken), started, heard)
     if client.of("response.done", mark):
         return
     again = len(client.seen)
@@ -198,22 +235,12 @@ def _note(reply: Reply, started: float, heard: Heard) -> None:
 
 async def _transcribe(args: argparse.Namespace, end: float) -> int:
     """Have the file transcribed again and again until the end -> how often it was."""
-    import aiohttp
-
-    url = args.url.replace("ws", "http", 1).split("/v1/")[0] + "/v1/audio/transcriptions"
-    headers = {"Authorization": f"Bearer {args.key}"} if args.key else {}
-    done = 0
-    async with aiohttp.ClientSession() as http:
-        while time.monotonic() < end:
-            form = aiohttp.FormData({"model": "whisper-1"})
-            form.add_field("file", args.file.read_bytes(), filename=args.file.name)
-            try:
-                async with asyncio.timeout(max(0.1, end - time.monotonic())):
-                    async with http.post(url, data=form, headers=headers) as answer:
-                        done += answer.status == 200
-                        await answer.read()
-            except TimeoutError:
-                break
+    file, done = args.file.read_bytes(), 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(max(0.1, end - time.monotonic())):
+            while True:
+                await transcribed(args.url, args.key, file)
+                done += 1
     return done
 
 
@@ -222,8 +249,8 @@ async def _transcribe(args: argparse.Namespace, end: float) -> int:
 
 def _metrics(args: argparse.Namespace) -> Counts:
     """The server's counters and gauges by name (and lane or bound), empty where it does not tell."""
-    url = args.url.replace("ws", "http", 1).split("/v1/")[0] + "/metrics"
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {args.key}"} if args.key else {})
+    headers = {"Authorization": f"Bearer {args.key}"} if args.key else {}
+    request = urllib.request.Request(http_root(args.url) + "/metrics", headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=10) as reply:
             text = reply.read().decode()
@@ -242,6 +269,9 @@ def _report(args: argparse.Namespace, heard: Heard, before: Counts, after: Count
     show("voice to voice", delays)
     show("reply stops when spoken over", heard.stops)
     show("gaps in reply audio", heard.gaps)
+    if any(heard.gaps):  # few, so that neither median nor p95 tells them
+        broken = sum(ms > 0 for ms in heard.gaps)
+        print(f"  {broken} of {len(heard.gaps)} replies had a gap, the longest {max(heard.gaps):.0f} ms")
     if heard.num_refused:
         print(f"  {heard.num_refused} calls were refused: the server was full")
     for problem in heard.problems[:5]:
@@ -253,7 +283,10 @@ def _report(args: argparse.Namespace, heard: Heard, before: Counts, after: Count
         "seconds": round(seconds), "seed": args.seed, "profile": args.profile, "asked": heard.num_asked,
         "answered": len(delays), "unanswered": heard.num_unanswered, "refused": heard.num_refused,
         "problems": heard.problems, "mic_late_ms": round(heard.late_ms),
+        "callers_cores": round(time.process_time() / seconds, 3),
     }  # fmt: skip
+    if heard.replies:
+        figures["reply_s"] = round(sum(heard.replies) / len(heard.replies), 2)
     for name, values in (("v2v_ms", delays), ("stop_ms", heard.stops), ("gap_ms", heard.gaps)):
         if values:
             figures[name] = spread(values) | {"p99": round(sorted(values)[max(0, -(-99 * len(values) // 100) - 1)])}
@@ -289,7 +322,9 @@ def _server(before: Counts, after: Counts, seconds: float, calls: int) -> dict[s
     vad = _vad_p99(before, after)
     print(f"  server: {cpu / seconds * 60 / max(calls, 1):.1f} CPU seconds a call minute, {memory / 1e6:.0f} MB, "
           f"voice windows p99 at most {vad} ms")  # fmt: skip
+    engine = grew("bargein_engine_cpu_seconds_total")
     return {"cpu_s_per_call_min": round(cpu / seconds * 60 / max(calls, 1), 2), "memory_mb": round(memory / 1e6),
+            "front_cores": round((cpu - engine) / seconds, 3), "engine_cores": round(engine / seconds, 3),
             "vad_p99_ms": vad, "lanes": lanes}  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 
 def run(what: str, argv: list[str]) -> int:
     """Run a benchmark by name; returns the exit status."""
@@ -29,6 +31,7 @@ def run(what: str, argv: list[str]) -> int:
         from bargein.client import bench_predicted
 
         return bench_predicted.run(argv)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the engine is started; it counts when NumPy is loaded first here
     from bargein.models import bench
 
     return bench.run(what, argv)

@@ -43,3 +43,12 @@ def test_two_callers(server: Served, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "2 calls for" in capsys.readouterr().out
     assert main(["bench", "load", "--url", "ws://127.0.0.1:9/v1/realtime", "--wavs", wavs]) == 2
     assert main(["bench", "load", "--wavs", str(tmp_path)]) == 2
+
+
+def test_delays_and_memory_by_slices(capsys: pytest.CaptureFixture[str]) -> None:
+    turns = [(1.0, 500.0), (9.0, 700.0), (12.0, 900.0)]
+    held = [(10.0, {"process_resident_memory_bytes": 2e8, "bargein_engine_streams": 9.0}), (20.0, {"process_open_fds": 30.0})]
+    first, second = bench_load.over_time(turns, held, 10.0)
+    assert (first["turns"], first["median"], first["front_mb"], first["streams"]) == (2, 600, 200, 9)
+    assert (second["turns"], second["p95"], second["descriptors"], second["until_s"]) == (1, 900, 30, 20)
+    assert len(capsys.readouterr().out.splitlines()) == 2
