@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Does a Dockerfile's steps without an image engine: in a plain root file system, made by debootstrap, entered by chroot.
 
-    deploy/rootfs.py build /srv/bargein [--arg WEIGHTS=mounted] [--bind PATH …]    root; needs debootstrap
-    deploy/rootfs.py run /srv/bargein [--bind FROM:TO …] [--env NAME=VALUE …] [-- ARGUMENTS]
+    deploy/rootfs.py build /srv/bargein [--arg NAME=VALUE …] [--bind FROM[:TO] …] [--env NAME=VALUE …]    root; debootstrap
+    deploy/rootfs.py run /srv/bargein [--bind FROM[:TO] …] [--env NAME=VALUE …] [-- ARGUMENTS]
     deploy/rootfs.py health /srv/bargein                                           the image's own HEALTHCHECK, once
 
 It reads the instructions that `deploy/Dockerfile` uses, and refuses others. What an engine adds (layers, networks of its
 own) it has not; processes see their own mounts and process ids. `--bind`: paths of this machine that are seen inside,
-read-only, such as a package index while building, or the weights.
+read-only, such as a package index while building, or the weights; not where the steps themselves write. `--env` while
+building is for the steps alone, such as a proxy or a certificate bundle: the image does not keep it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ STATE = "etc/image.json"  # what the image's configuration would be
 
 @dataclass
 class Image:
-    """What the instructions have said so far."""
+    """What the instructions have said so far. `args` are for the steps, and are not kept."""
 
     env: dict[str, str] = field(default_factory=lambda: {"PATH": DEFAULT_PATH})
     args: dict[str, str] = field(default_factory=dict)
@@ -66,9 +67,11 @@ def enter(root: Path, image: Image, argv: list[str], binds: list[str]) -> list[s
     return ["unshare", "--mount", "--pid", "--fork", "--kill-child=SIGTERM", "sh", "-ec", script]
 
 
-def build(root: Path, context: Path, dockerfile: Path, args: dict[str, str], binds: list[str]) -> None:
+def build(
+    root: Path, context: Path, dockerfile: Path, args: dict[str, str], binds: list[str], env: dict[str, str] | None = None
+) -> None:
     """Every instruction in turn. Raises CalledProcessError."""
-    image = Image()
+    image = Image(args=dict(env or {}))
     for word, rest in instructions(dockerfile.read_text()):
         print(f"--- {word} {rest}", flush=True)
         match word:
@@ -105,7 +108,7 @@ def build(root: Path, context: Path, dockerfile: Path, args: dict[str, str], bin
                 pass
             case _:
                 sys.exit(f"rootfs.py: {word} is not done here")
-    (root / STATE).write_text(json.dumps(vars(image), indent=1))
+    (root / STATE).write_text(json.dumps(vars(image) | {"args": {}}, indent=1))
 
 
 def _copy(source: Path, target: Path, *, into: bool) -> None:
@@ -128,11 +131,12 @@ def main() -> int:
     cut = argv.index("--") if "--" in argv else len(argv)
     told, arguments = parser.parse_args(argv[:cut]), argv[cut + 1 :]
     root = told.root.resolve()
+    args, env = (dict(x.split("=", 1) for x in pairs) for pairs in (told.arg, told.env))
     if told.what == "build":
-        build(root, HERE.parent, told.file, dict(x.split("=", 1) for x in told.arg), told.bind)
+        build(root, HERE.parent, told.file, args, told.bind, env)
         return 0
     image = Image(**json.loads((root / STATE).read_text()))
-    image.env |= dict(x.split("=", 1) for x in told.env)
+    image.env |= env
     if told.what == "health":
         return subprocess.run(enter(root, image, ["sh", "-c", image.health], told.bind)).returncode
     command = enter(root, image, [*image.entrypoint, *(arguments or image.command)], told.bind)

@@ -138,7 +138,13 @@ async function open(what) {
 }
 
 function fail(reply) {
-  $("title").textContent = reply ? `The session could not be opened (${reply.status}).` : "The server does not answer.";
+  fault(reply ? `The session could not be opened (${reply.status}).` : "The server does not answer.");
+}
+
+/** What is wrong with the session that is shown, in place of its title; drawing it does not take that away. */
+function fault(text) {
+  session.fault = text;
+  $("title").textContent = text;
 }
 
 async function feed(into, body) {
@@ -167,7 +173,7 @@ async function openFiles(files) {
   try {
     await feed(made, journal.stream());
   } catch {
-    $("title").textContent = `${journal.name} is not a journal.`;
+    fault(`${journal.name} is not a journal.`);
     return;
   }
   timeline.fit();
@@ -212,6 +218,7 @@ function drawTurns() {
     text.textContent = li.firstChild.turn.text || "…";
   }
   drawnVersion = session.version;
+  if (session.fault) return;
   const dropped = session.dropped ? ` · ${session.dropped} records dropped` : "";
   $("title").textContent = `${session.id} · ${clock(session.end)} · ${turns.length} turns${dropped}`;
 }

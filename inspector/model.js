@@ -90,6 +90,7 @@ export class Session {
     this.dropped = 0;
     this.longest = 2000; // ms, of the longest reply
     this.version = 0; // goes up with every change
+    this.fault = ""; // why it cannot be read
     this._turns = new Map();
     this._responses = new Map();
   }
@@ -154,7 +155,7 @@ export class Session {
     if (!lane) return;
     const text = label(key, p);
     const list = this.marks[lane];
-    const mark = { t, end: t, text, key, r };
+    const mark = { t, end: t, text, key, r, calm: key === "state.timer_fired" && ROUTINE.has(p.key) };
     if (key === "tts_chunk.planned") return this.phrase(mark, r);
     if (key === "turn.commit" && list.length && t - list.at(-1).t < 20) { // one decision, one mark
       list.at(-1).text += `, ${text}`;
@@ -280,6 +281,8 @@ const LANES = {
   "llm.token": "llm", tool: "llm", "tts_chunk.planned": "tts", "wire.in": "wire", "wire.out": "wire", engine: "engine",
   error: "trouble", "state.timer_fired": "trouble", "response.FlushOutput": "trouble",
 };
+// timers that go off in a call where nothing is amiss
+const ROUTINE = new Set(["barge_in", "commit", "input_gap", "keys", "partial", "session_idle"]);
 const PLAIN = /^(response|conversation|input_audio_buffer|output_audio_buffer|session)\.(item\.)?(input_audio_)?/;
 
 function label(key, p) {

@@ -312,7 +312,7 @@ export class Timeline {
   }
 
   /** Marks with their text where there is room for it; one tick a pixel where there is not. */
-  texts(g, marks, y, h, boxed, colour = this.c.ink) {
+  texts(g, marks, y, h, boxed, plain = this.c.ink) {
     let i = Math.max(0, firstAt(marks, this.from - 3000));
     while (i < marks.length && marks[i].t < this.to) {
       const m = marks[i];
@@ -320,6 +320,7 @@ export class Timeline {
       const next = i + 1 < marks.length ? this.x(marks[i + 1].t) : Infinity;
       const w = boxed && m.end > m.t ? this.x(m.end) - x : 0;
       if (x > GUTTER - 400) {
+        const colour = m.calm ? this.c.faint : plain;
         g.fillStyle = colour;
         if (w > 2) {
           g.fillStyle = this.c["accent-soft"];

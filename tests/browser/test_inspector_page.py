@@ -236,3 +236,5 @@ def test_what_is_no_journal_is_said(server: Served, open_page: Open, tmp_path: P
         file.write_text(text)
         page.set_input_files("#file", str(file))
         expect(page.locator("#title")).to_contain_text(said)
+        page.wait_for_timeout(200)
+        expect(page.locator("#title")).to_contain_text(said, timeout=1)  # what is drawn meanwhile does not take it away

@@ -112,3 +112,11 @@ def test_an_instruction_that_is_unknown_is_refused(tmp_path: Path) -> None:
     file.write_text("# a comment\nARG A=1 \\\n\nADD a b\n")
     with pytest.raises(SystemExit, match="ADD"):
         rootfs().build(tmp_path / "root", tmp_path, file, {}, [])
+
+
+def test_what_is_told_for_the_steps_is_not_in_the_image(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("ARG A=1\nENV B=2\nUSER root\nCMD [\"serve\"]\n")
+    (tmp_path / "root/etc").mkdir(parents=True)
+    rootfs().build(tmp_path / "root", tmp_path, tmp_path / "Dockerfile", {"A": "x"}, [], {"HTTPS_PROXY": "there"})
+    kept = json.loads((tmp_path / "root/etc/image.json").read_text())
+    assert kept["args"] == {} and kept["env"].keys() == {"PATH", "B"}
