@@ -7,7 +7,7 @@ bare session.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ class AgentChat:
         """From now on this agent answers."""
         self._sources.append(self._make(agent))
 
-    def generate(self, ask: StartChat) -> AsyncIterator[str | CallPiece | Finish]:
+    def generate(self, ask: StartChat) -> AsyncGenerator[str | CallPiece | Finish, None]:
         return self._sources[-1].generate(ask)
 
     def prime(self, prompt: PrimeChat) -> None:

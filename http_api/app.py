@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from aiohttp import web
@@ -27,6 +29,17 @@ from .tls import context
 from .version import package_version
 
 log = logging.getLogger("bargein.http")
+
+POOL_THREADS = 6  # what files and encoders wait on
+
+
+def _full_pool() -> ThreadPoolExecutor:
+    """A pool whose threads all run already: none is started during a call, and one more than these is a leak."""
+    pool = ThreadPoolExecutor(POOL_THREADS, "pool")
+    together = threading.Barrier(POOL_THREADS)
+    for _ in range(POOL_THREADS):
+        pool.submit(together.wait)
+    return pool
 
 
 async def health(request: web.Request) -> web.Response:
@@ -127,7 +140,7 @@ async def running_engine(config: Config, client: EngineClient) -> AsyncIterator[
 
         core, models, _ = await asyncio.to_thread(
             build, stt=config.models.stt, chat=config.models.chat, threads=config.engine.threads,
-            device=config.engine.device, gpu_memory=config.engine.gpu_memory,
+            device=config.engine.device, gpu_memory=config.engine.gpu_memory, cache_memory=config.engine.cache_memory,
         )  # fmt: skip
         await asyncio.to_thread(core.warm)
         core.start()
@@ -149,12 +162,14 @@ async def running_engine(config: Config, client: EngineClient) -> AsyncIterator[
 def _engine_args(config: Config) -> list[str]:
     threads = str(config.engine.threads)
     where = ["--device", config.engine.device, "--gpu-memory", config.engine.gpu_memory]
+    where += ["--cache-memory", config.engine.cache_memory]
     return ["--stt", config.models.stt, "--chat", config.models.chat, "--threads", threads, *where]
 
 
 async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT; after SIGTERM running calls and requests are let finish, for as long as is configured,
     a second signal ends that. Raises OSError (port in use), AgentError, NoTracing and EngineExited."""
+    asyncio.get_running_loop().set_default_executor(_full_pool())
     services = Services(config, EngineClient())
     await services.agents.start()
     app = make_app(services)

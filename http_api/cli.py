@@ -112,7 +112,7 @@ def _models_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     pull.set_defaults(run=_models_pull)
 
 
-BENCHES = ("call", "models", "words", "barge", "hold", "load", "schedule", "noise", "predicted")
+BENCHES = ("call", "models", "kernels", "words", "barge", "hold", "load", "schedule", "noise", "predicted")
 
 
 def _bench_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -154,7 +154,7 @@ def _fail(problem: object) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     from bargein.agent.definition import AgentError
-    from bargein.engine.device import DeviceError, choose
+    from bargein.engine.device import DeviceError, cache_room, choose
     from bargein.engine.models_used import needed
     from bargein.http_api.app import EngineExited, serve
     from bargein.http_api.config import ConfigError, load
@@ -180,6 +180,7 @@ def _serve(args: argparse.Namespace) -> int:
         config = load(args.config, os.environ, flags)
         configure(config.log)
         choice = choose(config.engine.device, config.engine.gpu_memory)
+        cache_room(config.engine.cache_memory)
         for name in needed(stt=config.models.stt, chat=config.models.chat):
             if state(name) != "ready":
                 pull(name)

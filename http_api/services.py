@@ -14,6 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from bargein.agent.definition import Agent, ChatServer
+from bargein.engine import protocol as p
 from bargein.engine.client import EngineClient
 from bargein.pipeline.alignment import Aligner
 from bargein.pipeline.inspect import Inspections, Summary, Watch
@@ -26,6 +27,7 @@ from bargein.realtime import events as e
 from bargein.realtime.dialects import Dialect
 from bargein.realtime.settings import Settings
 
+from .admission import Admission
 from .agents import AgentChat, Agents, Start
 from .config import Config
 from .doors import refusal
@@ -70,12 +72,20 @@ class Services:
         self._webhooks = Webhooks(hooks.urls, hooks.secret, hooks.timeout_s) if hooks.urls else None
         otel = config.otel
         self._tracer = Tracer(otel.endpoint, otel.service, package_version()) if otel.endpoint else None
+        self._admission = Admission(config.server.max_load)
+        engine.on_load = self._loaded
         self._runners: set[SessionRunner] = set()
         self._num_opening = 0
         self.draining = False  # no more sessions are taken
         self._tasks: set[asyncio.Task[None]] = set()
         self.media = Media()
         self._http: aiohttp.ClientSession | None = None
+
+    def _loaded(self, load: p.Load) -> None:
+        """The engine told how busy it is."""
+        self._admission.heard(load, time.process_time(), self.num_sessions, time.monotonic())
+        for runner in list(self._runners):
+            runner.told_load(self._admission.is_busy)
 
     @property
     def num_sessions(self) -> int:
@@ -149,6 +159,8 @@ class Services:
             return refusal(503, "the engine is starting", "engine_unavailable", Retry_After="2")
         if self.num_sessions >= self.config.server.max_sessions:
             return refusal(503, "the server is full", "server_full", Retry_After="10")
+        if not self._admission.fits(self.num_sessions):
+            return refusal(503, "the server has no time for one more call", "server_full", Retry_After="10")
         return None
 
     @contextlib.contextmanager

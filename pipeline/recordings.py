@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -52,11 +52,13 @@ class Tally:
     language: str = ""
 
 
-async def windows(engine: EngineClient, sound: AsyncIterator[F32], tally: Tally, soon: bool = False) -> AsyncIterator[Window]:
+async def windows(
+    engine: EngineClient, sound: AsyncGenerator[F32, None], tally: Tally, soon: bool = False
+) -> AsyncGenerator[Window, None]:
     """The recording's windows that hold speech, as its sound comes."""
     cutter = Cutter(soon)
     left = np.zeros(0, np.float32)
-    async with Use(engine, "vad") as ears:
+    async with Use(engine, "vad") as ears, aclosing(sound):
         fed = 0
         async for piece in sound:
             tally.seconds += len(piece) / RATE
@@ -84,7 +86,7 @@ def _real(window: Window, tally: Tally) -> Window:
 async def _probs(ears: Use, block: F32, until: int) -> list[float]:
     """The probability of every frame of the block, which ends at sample `until` of the stream."""
     out: list[float] = []
-    async with contextlib.aclosing(ears.answers(p.Audio(block.tobytes()))) as answers:
+    async with aclosing(ears.answers(p.Audio(block.tobytes()))) as answers:
         async for answer in answers:
             if isinstance(answer, p.Windows):
                 out += answer.probs
@@ -93,12 +95,18 @@ async def _probs(ears: Use, block: F32, until: int) -> list[float]:
     return out
 
 
-async def transcribe(engine: EngineClient, sound: AsyncIterator[F32], wish: Wish, tally: Tally) -> AsyncIterator[Part]:
+async def transcribe(
+    engine: EngineClient, sound: AsyncGenerator[F32, None], wish: Wish, tally: Tally
+) -> AsyncGenerator[Part, None]:
     """What a recording says, window by window; each is heard by itself, since a model that is shown the text before
     leaves out what is said again. Raises NotAudio, WorkFailed, WorkRefused, EngineUnavailable."""
     tally.language = wish.language
-    async with Use(engine, "stt", "interactive") as soon, Use(engine, "stt", "bulk") as later:
-        async for window in windows(engine, sound, tally, wish.soon):
+    async with (
+        Use(engine, "stt", "interactive") as soon,
+        Use(engine, "stt", "bulk") as later,
+        aclosing(windows(engine, sound, tally, wish.soon)) as found,
+    ):
+        async for window in found:
             use = soon if window.start < INTERACTIVE_S * RATE else later
             left: Window | None = window
             for _ in range(MOST_ROUNDS):

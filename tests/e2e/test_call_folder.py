@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 import re
 import time
@@ -19,7 +20,7 @@ from bargein.client.turns import Microphone, converse
 
 from .conftest import DATA, Served
 from .test_agent_call import ask, hears
-from .test_phone_call import transcribe
+from .test_phone_call import about, transcribe
 from .upstream import Upstream
 
 RATE = 24000
@@ -57,11 +58,16 @@ def call(desk: tuple[Served, Upstream]) -> Recorded:
             return str(call.seen[0].event["session"]["id"])
 
     session = asyncio.run(run())
+    return served, session, aligned(served, session)
+
+
+def aligned(served: Served, session: str) -> dict[str, Any]:
+    """A call's transcript, as soon as the caller's words have their times."""
     until = time.monotonic() + 30
     while True:
         status, body = fetch(served, session, "transcript.json")
         if status == 200 and (told := json.loads(body))["aligned"]:
-            return served, session, told
+            return told
         assert time.monotonic() < until, body
         time.sleep(0.1)
 
@@ -125,6 +131,72 @@ def test_words_are_where_their_sound_is(call: Recorded) -> None:
             assert abs(start - begins) <= 80, (item["text"], words[first], begins)
             if item.get("status") != "incomplete":
                 assert abs(end - ends) <= (80 if item["speaker"] == "agent" else 180), (item["text"], words[last], ends)
+
+
+SPOKEN = [x for x in json.loads((DATA / "words" / "times.json").read_text()) if x["file"] in {
+    f"test-{n:04d}.wav" for n in (741, 742, 743, 744)}]  # one of each voice  # fmt: skip
+
+
+def test_every_word_is_where_it_was_said(desk: tuple[Served, Upstream]) -> None:
+    """Callers whose synthesizers told when each word is said; the agent's words beside an alignment of its side alone."""
+    served, _ = desk
+
+    async def run() -> str:
+        async with RealtimeClient(served.url + "?model=porter") as call:
+            mic = Microphone(call)
+            await hears(call, "How can I help you?", 0)
+            for clip in SPOKEN:
+                await converse(call, mic, read_wav(DATA / "words" / clip["file"]), 40)
+            await mic.stop()
+            return str(call.seen[0].event["session"]["id"])
+
+    session = asyncio.run(run())
+    told = aligned(served, session)
+    sound = sides(served, session)
+    off: dict[str, list[tuple[float | None, float | None]]] = {"caller": [], "agent": []}
+    heard = [w for x in told["items"] if x["speaker"] == "caller" for w in x["words"]]
+    wanted = [
+        (word, *(None if t is None else at + 1000 * t for t in times))
+        for clip in SPOKEN
+        for at in [found_at(sound["caller"], read_wav(DATA / "words" / clip["file"]))]
+        for word, *times in clip["words"]
+    ]
+    for got, (_, start, end) in matched(heard, wanted):
+        off["caller"].append((start and got["start_ms"] - start, end and got["end_ms"] - end))
+    assert len(off["caller"]) >= 0.75 * len(wanted), (heard, wanted)  # a word may be misheard
+    for item in told["items"]:
+        if item["speaker"] == "agent" and item["status"] == "completed":
+            first = item["start_ms"] - 150
+            placed = align(served, piece(sound["agent"], first, item["end_ms"] + 150), item["text"])
+            for got, (_, start, end) in matched(item["words"], placed):
+                off["agent"].append((got["start_ms"] - first - start, got["end_ms"] - first - end))
+    assert len(off["agent"]) >= 35
+    for who, pairs in off.items():
+        for side, x in zip(("starts", "ends"), zip(*pairs, strict=True), strict=True):
+            known = np.array([t for t in x if t is not None])
+            print(who, side, len(known), f"median {np.median(np.abs(known)):.0f} ms,", np.mean(np.abs(known) <= 80))
+            assert np.mean(np.abs(known) <= 80) >= 0.95, (who, side, known)
+
+
+def found_at(side: np.ndarray, clip: np.ndarray) -> float:
+    """Where in one side of a recording a clip lies, ms: the peak of their correlation."""
+    x, y = side.astype(np.float64), clip.astype(np.float64)
+    size = 1 << int(len(x) + len(y)).bit_length()
+    same = np.fft.irfft(np.fft.rfft(x, size) * np.conj(np.fft.rfft(y, size)), size)[: len(x)]
+    return float(same.argmax()) * 1000 / RATE
+
+
+def matched(got: list[dict[str, Any]], wanted: list[tuple[Any, ...]]) -> list[tuple[dict[str, Any], tuple[Any, ...]]]:
+    """The words that both have, in order."""
+    a, b = [" ".join(plain(w["word"])) for w in got], [" ".join(plain(w)) for w, *_ in wanted]
+    blocks = difflib.SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks()
+    return [(got[m.a + n], wanted[m.b + n]) for m in blocks for n in range(m.size)]
+
+
+def align(served: Served, x: np.ndarray, text: str) -> list[tuple[str, float, float]]:
+    """The words of a text in samples, with their times in ms, by the server's own route for that."""
+    words = about(served, "alignments", x, RATE, text=text, language="en")["words"]
+    return [(w["word"], 1000 * w["start"], 1000 * w["end"]) for w in words]
 
 
 def test_tools_and_turns_are_told(call: Recorded) -> None:

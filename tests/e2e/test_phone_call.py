@@ -8,6 +8,7 @@ import json
 import re
 import urllib.request
 import wave
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,11 @@ from .upstream import Upstream
 
 def transcribe(served: Served, x: np.ndarray, rate: int = 8000) -> str:
     """What the server's own recognizer hears in samples, lower case, letters and digits only."""
+    return re.sub(r"[^a-z0-9 ]", "", about(served, "transcriptions", x, rate)["text"].lower())
+
+
+def about(served: Served, route: str, x: np.ndarray, rate: int, **fields: str) -> dict[str, Any]:
+    """What a route of the server's, `/v1/audio/…`, says of samples."""
     file = io.BytesIO()
     with wave.open(file, "wb") as w:
         w.setnchannels(1)
@@ -29,12 +35,14 @@ def transcribe(served: Served, x: np.ndarray, rate: int = 8000) -> str:
         w.setframerate(rate)
         w.writeframes(x.astype("<i2").tobytes())
     edge = b"--xx\r\nContent-Disposition: form-data; name="
-    body = edge + b'"model"\r\n\r\nwhisper-1\r\n' + edge + b'"file"; filename="a.wav"\r\n\r\n'
-    body += file.getvalue() + b"\r\n--xx--\r\n"
+    told = {"model": "whisper-1"} | fields
+    body = b"".join(edge + f'"{name}"\r\n\r\n{value}\r\n'.encode() for name, value in told.items())
+    body += edge + b'"file"; filename="a.wav"\r\n\r\n' + file.getvalue() + b"\r\n--xx--\r\n"
     head = {"Content-Type": "multipart/form-data; boundary=xx"}
-    request = urllib.request.Request(f"http://127.0.0.1:{served.port}/v1/audio/transcriptions", body, head)
+    request = urllib.request.Request(f"http://127.0.0.1:{served.port}/v1/audio/{route}", body, head)
     with urllib.request.urlopen(request, timeout=30) as answer:
-        return re.sub(r"[^a-z0-9 ]", "", json.loads(answer.read())["text"].lower())
+        found: dict[str, Any] = json.loads(answer.read())
+        return found
 
 
 def url(served: Served, query: str = "?token=phone-key") -> str:
