@@ -6,6 +6,7 @@ priority. `pytest` alone runs everything one after the other.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ and not places_calls(item.nodeid) and os.nice(0) == 0:
         os.nice(15)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The tests that place calls are callers as well: a full pass of the collector over all that the suite imports took them
+    270 ms, in which no sound arrives. Now it passes over what the tests make."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
