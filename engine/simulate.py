@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import json
 import math
 import random
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .core import CAN_WAIT_S
+from .costs import Costs, load_costs
 from .desk import LANE_DELAY_S, MAX_BATCH
 from .lanes.chat import FIRST_PHRASE_TOKENS, SPOKEN_TOKEN_S
 from .shares import CLASS_DELAY_S
@@ -35,41 +35,6 @@ BUSY, CALM, BUSY_OVER_S = 0.7, 0.6, 2.0  # as http_api/admission.py has them
 PHRASE_TOKENS = 4  # of a first phrase
 REPLY_TOKENS = (2, 10)
 PAUSE_S = 3.0  # mean
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What a table says. `alone`: the share of a step's time that is left when one worker has all cores."""
-
-    workers: int
-    alone: float
-    work: dict[str, tuple[int, float]]  # name -> steps, seconds of each
-    tokens: tuple[tuple[int, float], ...]  # batch size -> seconds of a step, rising
-    beside: float  # what each call takes of a core beside the workers: voice windows, the front process, the caller itself
-    always: float = 0.0  # and what these take of one however many calls there are
-
-    def token(self, batch: int) -> float:
-        """Seconds of one token for each of `batch` replies; between the table's sizes on a straight line."""
-        (a, ta), *rest = self.tokens
-        for b, tb in rest:
-            if batch <= b:
-                return ta + (tb - ta) * max(0, batch - a) / (b - a)
-            a, ta = b, tb
-        return ta * batch / a
-
-
-def load_costs(path: Path) -> Costs:
-    """Raises ValueError for what is not such a table, naming the file."""
-    try:
-        raw: dict[str, Any] = json.loads(path.read_text())
-        work = {name: (int(x["steps"]), float(x["each"]) / 1000) for name, x in raw["ms"].items()}
-        tokens = tuple(sorted((int(n), float(ms) / 1000) for n, ms in raw["token_ms"].items()))
-        missing = {"partial", "final", "turn", "judge", "read", "say"} - set(work)
-        if missing or not tokens:
-            raise ValueError(f"no costs of {', '.join(sorted(missing)) or 'tokens'}")
-        return Costs(int(raw["workers"]), float(raw["alone"]), work, tokens, float(raw["beside"]), float(raw.get("always", 0)))
-    except (OSError, KeyError, TypeError, AttributeError, ValueError) as problem:
-        raise ValueError(f"{path}: not a table of costs ({problem})") from None
 
 
 @dataclass(slots=True, eq=False)

@@ -15,6 +15,10 @@ def run(what: str, argv: list[str]) -> int:
         from bargein.engine import simulate
 
         return simulate.run(argv)
+    if what == "costs":
+        from bargein.engine import fit_costs
+
+        return fit_costs.run(argv)
     if what == "load":
         from bargein.client import bench_load
 

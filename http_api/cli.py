@@ -112,7 +112,7 @@ def _models_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     pull.set_defaults(run=_models_pull)
 
 
-BENCHES = ("call", "models", "kernels", "words", "barge", "hold", "load", "schedule", "noise", "predicted")
+BENCHES = ("call", "models", "kernels", "words", "barge", "hold", "load", "schedule", "costs", "noise", "predicted")
 
 
 def _bench_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
