@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bargein.engine import simulate
-from bargein.engine.simulate import Costs, Simulation, load_costs
+from bargein.engine.costs import Costs, load_costs
+from bargein.engine.simulate import Simulation
 from bargein.http_api import admission
 from bargein.http_api.cli import main
 
