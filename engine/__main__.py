@@ -44,21 +44,23 @@ def main() -> int:
         print(f"bargein: {problem}", file=sys.stderr)
         return 2
 
-    def engine(socket: Path) -> int:
+    def engine(socket: Path, is_first: bool) -> int:
         nursery.follow(front)  # a fork has none of its parent's threads
         sys.setswitchinterval(0.001)
-        uvloop.run(_serve(built.core, built.models, socket))
+        uvloop.run(_serve(built.core, built.models, socket, is_first))
         return 0
 
     if built.forks:
         return nursery.run(engine)
-    return engine(Path(sys.stdin.readline().rstrip("\n")))
+    return engine(Path(sys.stdin.readline().rstrip("\n")), True)
 
 
-async def _serve(core: Core, models: dict[str, str], socket: Path) -> None:
+async def _serve(core: Core, models: dict[str, str], socket: Path, is_first: bool) -> None:
     server = Server(core, models)
     listener = await server.listen(socket)
     await asyncio.to_thread(core.warm)
+    if is_first:  # one that replaces another is waited for
+        await asyncio.to_thread(core.try_out)
     core.start()
     server.announce()
     stop = asyncio.Event()

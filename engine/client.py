@@ -225,7 +225,7 @@ class InprocLink:
 
         self._deliver = deliver
         client.attach(self)
-        client.receive(p.Hello(True, 0, models))
+        client.receive(p.Hello(True, 0, models, core.call_s))
 
     def send(self, request: p.Request) -> None:
         self._core.submit(0, p.unpack_request(p.pack(request)[4:]), self._deliver)

@@ -25,7 +25,7 @@ from . import protocol as p
 from .desk import Asked, Desk, Key
 from .lane import Lane, Send, Stream
 from .shares import Shares
-from .stats import Stats
+from .stats import A_CALL_TAKES, Stats
 from .vad_thread import BatchLane, VadThread
 
 log = logging.getLogger("bargein.engine")
@@ -62,6 +62,7 @@ class Core:
         self._stopping = False
         self._patience: float | None = None  # seconds after which `_next` may have another answer
         names = [f"device-{n}" for n in range(cores)]
+        self.call_s = 0.0  # what a call is expected to take of a worker each second; 0 while not measured
         self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for name in names]
         self._vad_thread = VadThread(vad, self.stats) if vad is not None else None
 
@@ -87,6 +88,12 @@ class Core:
             lane.warm()
         if self._vad is not None:
             self._vad.warm()
+
+    def try_out(self) -> None:
+        """Measure what a call will take of a worker (`call_s`), in some tenths of a second. Call between `warm` and `start`."""
+        self._use_threads(1)  # beside others, as with many calls
+        self.call_s = sum(share * _sampled_s(self._lanes[name]) for name, share in A_CALL_TAKES.items() if name in self._lanes)
+        self._use_threads(self._cores)
 
     # --- any thread ---
 
@@ -201,3 +208,13 @@ class Core:
                 self._patience = wanted - now
                 return None
         return desk
+
+
+def _sampled_s(lane: Lane) -> float:
+    """Seconds of a lane's sample; the better of two, since others use the machine too."""
+    took = []
+    for _ in range(2):
+        started = time.monotonic()
+        lane.sample()
+        took.append(time.monotonic() - started)
+    return min(took)

@@ -15,6 +15,7 @@ from bargein.kernels.gpu.launch import architecture
 
 # Ours are compiled by CUDA 12.9's assembler, which drivers since 575 load; 12.x's minor versions promise no more.
 LEAST_DRIVER = 12090
+MOST_ENGINES = 16
 LEAST_MEMORY = 2 << 30  # bytes: the embedded models, their caches and the CUDA context
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
@@ -117,6 +118,18 @@ def _problem(gpu: Gpu, budget: int) -> str:
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed: pip install 'bargein[gpu]'"
     return ""
+
+
+def choose_all(devices: str, memory: str = "80%") -> list[Choice]:
+    """`choose` for each of several devices, "cuda:0,cuda:1": an engine runs on each. Raises DeviceError."""
+    names = [name.strip() for name in devices.split(",")]
+    choices = [choose(name, memory) for name in names]
+    used = [choice.name for choice in choices if choice.gpu is not None]
+    if twice := next((name for name in used if used.count(name) > 1), None):
+        raise DeviceError(f"device {devices!r}: {twice} is named twice")
+    if len(names) > MOST_ENGINES:
+        raise DeviceError(f"device {devices!r}: at most {MOST_ENGINES} engines")
+    return choices
 
 
 def choose(device: str, memory: str = "80%") -> Choice:

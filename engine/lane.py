@@ -102,3 +102,6 @@ class Lane:
 
     def warm(self) -> None:
         """Compile and touch everything once, so that the first call is not slow."""
+
+    def sample(self) -> None:
+        """Do a piece of work that is always the same, for its time to tell how fast this machine is."""

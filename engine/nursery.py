@@ -27,8 +27,9 @@ POLL_S = 0.5
 ENDING_S = 3.0
 
 
-def run(engine: Callable[[Path], int]) -> int:
-    """Fork until stdin ends. `engine` serves at a path until it is told to end (SIGTERM) -> exit status."""
+def run(engine: Callable[[Path, bool], int]) -> int:
+    """Fork until stdin ends. `engine` serves at a path until it is told to end (SIGTERM) -> exit status; it is told whether
+    it is the first."""
     child = 0
 
     def on_term(number: int, frame: object) -> None:
@@ -38,21 +39,21 @@ def run(engine: Callable[[Path], int]) -> int:
     signal.signal(signal.SIGTERM, on_term)
     gc.collect()
     gc.freeze()  # what is loaded stays shared: the collector does not write to it
-    for line in sys.stdin:
+    for number, line in enumerate(sys.stdin):
         _end(child)
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os._exit(_whole(engine, Path(line.rstrip("\n"))))
+            os._exit(_whole(engine, Path(line.rstrip("\n")), number == 0))
     _end(child)
     return 0
 
 
-def _whole(engine: Callable[[Path], int], path: Path) -> int:
+def _whole(engine: Callable[[Path, bool], int], path: Path, is_first: bool) -> int:
     """The whole life of a forked engine -> its exit status."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
-        return engine(path)
+        return engine(path, is_first)
     except BaseException:
         log.exception("the engine ends")
         return 1

@@ -183,11 +183,15 @@ Request = Open | Feed | Cancel | Close | Credit
 
 
 class Hello(Message, frozen=True):
-    """The first message of a connection, and again when `ready` turns true. `models`: task to model name."""
+    """The first message of a connection, and again when `ready` turns true. `models`: task to model name.
+
+    `call_s`: what a call is expected to take of a worker each second, measured at the start; 0 while unknown.
+    """
 
     ready: bool
     pid: int
     models: dict[str, str]
+    call_s: float = 0.0
 
 
 class LaneLoad(Message, frozen=True):

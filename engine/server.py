@@ -33,7 +33,7 @@ class Server:
         self.ready = False
 
     def hello(self) -> p.Hello:
-        return p.Hello(self.ready, os.getpid(), self._models)
+        return p.Hello(self.ready, os.getpid(), self._models, self._core.call_s)
 
     async def listen(self, socket: Path) -> asyncio.Server:
         """Start to accept connections. The socket is made private to this user."""

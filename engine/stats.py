@@ -16,6 +16,9 @@ from . import protocol as p
 
 # How long after its request (or after `due_ms`) a live caller would notice that a lane's first answer is missing, in s.
 NOTICED_S = {"stt": 0.4, "turn": 0.4, "chat": 0.6, "tts": 0.3, "embed": 1.0}
+# How many times what a lane's `sample` takes a call takes of a worker each second, where both were measured (`bench load`
+# with 8 calls): the one stands for all that multiplies big matrices, the other for what reads weights token by token.
+A_CALL_TAKES = {"turn": 1.27, "chat": 0.64}
 VAD_BOUNDS_MS = (1, 2, 3, 5, 8, 12, 16, 20, 32, 50, 100, 200)  # upper bounds of the histogram; one more is open
 
 

@@ -1,32 +1,60 @@
 """How busy calls keep the server, and whether one more fits.
 
-The forecast is what calls take now, for one more than there are: from the engine's reports and this process' own time. It is
-made for about as many calls as there have been lately, since a call alone takes more than one of many. Requests that are no
-calls do not count: they give way.
+The forecast is what calls have taken lately, and for each call beyond as many as there were lately what one is expected to
+take: so that callers who dial within the same seconds are not all let in before anybody knows what they take. What is
+expected is measured when the engine starts, and more where the calls of late take more. It is made of each thing that may
+run out: this machine's cores, the engine's workers (a GPU has one), and this process, whose Python runs on one core.
+Requests that are no calls do not count: they give way.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass
 
 from bargein.engine import protocol as p
 
 BUSY, CALM = 0.7, 0.6  # shares of the workers' time above which the server is busy, and under which it no longer is
 BUSY_OVER_S = 2.0  # how far back those look,
 LATELY_S = 30.0  # and the forecast
-KNOWN_FOR = 1.6  # times as many calls as there were lately
+MANY = 3.0  # calls lately from which on what each takes tells of more: one alone takes more than one of many
+BESIDE = 0.25  # what a call takes of the cores beside the workers (its voice windows, its frames), of what it takes of those
+OF_FRONT = 0.2  # and of that process
+
+
+@dataclass(slots=True)
+class Supply:
+    """Something that calls use up: how much of it there is, what they took lately, and what one is expected to take."""
+
+    size: float
+    used: float = 0.0
+    a_call: float = 0.0
+
+    def forecast(self, calls: float, lately: float) -> float:
+        """The share of it that is taken once one more than `calls` are as usual."""
+        each = max(self.a_call, self.used / lately if lately >= MANY or (lately > 0 and not self.a_call) else 0.0)
+        return (self.used + max(0.0, calls + 1 - lately) * each) / self.size
 
 
 class Admission:
-    """`limit`: the share of `cores` that calls may take in all; 0 for no limit."""
+    """`limit`: the share of anything that calls may take in all; 0 for no limit."""
 
     def __init__(self, limit: float, cores: int | None = None) -> None:
-        self._limit, self._cores = limit, cores or len(os.sched_getaffinity(0))
+        self._limit = limit
+        self._cores = Supply(cores or len(os.sched_getaffinity(0)))
+        self._workers, self._front = Supply(math.inf), Supply(1.0)  # how many workers: as reported
         self._before: tuple[p.Load, float, float] | None = None
         self._share = 0.0  # of the workers' time that went to calls
-        self._used = self._calls = 0.0  # cores that calls took lately, and how many there were
+        self._calls = 0.0  # how many there were lately
         self.is_busy = False  # so busy that nothing should be begun that may not be needed
+
+    def expect(self, call_s: float) -> None:
+        """An engine has measured what a call takes of a worker each second. The least that any says counts: one that starts
+        beside running calls finds everything slow."""
+        known = self._workers.a_call
+        each = min(known, call_s) if known else call_s
+        self._workers.a_call, self._cores.a_call, self._front.a_call = each, (1 + BESIDE) * each, OF_FRONT * each
 
     def heard(self, load: p.Load, own_s: float, calls: int, at: float) -> None:
         """The engine's report, with this process' own processor time and the calls there are, at a time in seconds."""
@@ -41,15 +69,21 @@ class Admission:
         self._share += _weight(seconds, BUSY_OVER_S) * (live_s / seconds / load.workers - self._share)
         self.is_busy = self._share > (CALM if self.is_busy else BUSY)
         of_calls = min(1.0, live_s / worked_s) if worked_s > 0 else 1.0
-        used = (engine_s * of_calls + own_s - last_own_s) / seconds
-        self._used += _weight(seconds, LATELY_S) * (used - self._used)
+        own_s -= last_own_s
+        self._workers.size = load.workers
+        for supply, took in (
+            (self._cores, engine_s * of_calls + own_s), (self._workers, live_s), (self._front, own_s),
+        ):  # fmt: skip
+            supply.used += _weight(seconds, LATELY_S) * (took / seconds - supply.used)
         self._calls += _weight(seconds, LATELY_S) * (calls - self._calls)
 
+    def forecast(self, calls: int) -> float:
+        """The share of what is scarcest that one more beside so many calls will make them take."""
+        return max(supply.forecast(calls, self._calls) for supply in (self._cores, self._workers, self._front))
+
     def fits(self, calls: int) -> bool:
-        """Whether another fits beside so many, as far as that can be told."""
-        if not self._limit or calls + 1 > KNOWN_FOR * self._calls:
-            return True
-        return self._used * (calls + 1) / self._calls <= self._limit * self._cores
+        """Whether another fits beside so many. The first always does."""
+        return not self._limit or calls == 0 or self.forecast(calls) <= self._limit
 
 
 def _weight(seconds: float, over_s: float) -> float:

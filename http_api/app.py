@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,6 +15,8 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from bargein.engine.client import EngineClient, EngineUnavailable, InprocLink
+from bargein.engine.device import cache_room
+from bargein.engine.fleet import Fleet
 from bargein.engine.supervisor import EngineExited, Supervisor
 from bargein.models.store import home
 from bargein.pipeline.oneshot import WorkFailed, WorkRefused
@@ -49,12 +52,13 @@ async def health(request: web.Request) -> web.Response:
 
 
 async def ready(request: web.Request) -> web.Response:
-    """200 only when the engine is warm."""
+    """200 only when an engine is warm."""
     engine = request.app[SERVICES].engine
     if request.app[gate.GATE].draining:
         return web.json_response({"status": "draining"}, status=503)
     if engine.ready:
-        return web.json_response({"status": "ready", "models": engine.models})
+        engines = {"ready": len(engine.serving), "all": len(engine.clients)}
+        return web.json_response({"status": "ready", "models": engine.models, "engines": engines})
     return web.json_response({"status": "starting"}, status=503, headers={"Retry-After": "2"})
 
 
@@ -133,9 +137,15 @@ def make_app(services: Services) -> web.Application:
     return app
 
 
+def new_fleet(config: Config) -> Fleet:
+    """A client for each device that is configured, not connected yet."""
+    names = [name.strip() for name in config.engine.device.split(",")]
+    return Fleet([EngineClient() for _ in names], names)
+
+
 @asynccontextmanager
-async def running_engine(config: Config, client: EngineClient) -> AsyncIterator[None]:
-    """An engine for `client`, as a process or on a thread. Raises EngineExited, WeightsError."""
+async def running_engines(config: Config, fleet: Fleet) -> AsyncIterator[None]:
+    """An engine for each client of the fleet, as a process, or one on a thread. Raises EngineExited, WeightsError."""
     if config.engine.mode == "inproc":
         from bargein.engine.build import build  # here: it imports the models and their compiler, which takes seconds
 
@@ -144,34 +154,40 @@ async def running_engine(config: Config, client: EngineClient) -> AsyncIterator[
             device=config.engine.device, gpu_memory=config.engine.gpu_memory, cache_memory=config.engine.cache_memory,
         )  # fmt: skip
         await asyncio.to_thread(core.warm)
+        await asyncio.to_thread(core.try_out)
         core.start()
-        link = InprocLink(client, core, models)
+        link = InprocLink(fleet.clients[0], core, models)
         try:
             yield
         finally:
             link.close()
             core.stop()
         return
-    supervisor = Supervisor(client, _engine_args(config))
+    pairs = zip(fleet.clients, fleet.names, strict=True)
+    supervisors = [Supervisor(client, _engine_args(config, name, fleet.names.count(name))) for client, name in pairs]
     try:
-        await supervisor.start()
+        await asyncio.gather(*(supervisor.start() for supervisor in supervisors))
         yield
     finally:
-        await supervisor.stop()
+        await asyncio.gather(*(supervisor.stop() for supervisor in supervisors))
 
 
-def _engine_args(config: Config) -> list[str]:
-    threads = str(config.engine.threads)
-    where = ["--device", config.engine.device, "--gpu-memory", config.engine.gpu_memory]
-    where += ["--cache-memory", config.engine.cache_memory]
-    return ["--stt", config.models.stt, "--chat", config.models.chat, "--threads", threads, *where]
+def _engine_args(config: Config, device: str, alike: int) -> list[str]:
+    """For an engine on a device that so many engines have: they share its cores and the memory of their caches."""
+    engine, models = config.engine, config.models
+    threads, cache = engine.threads, engine.cache_memory
+    if alike > 1:
+        threads = threads or max(1, len(os.sched_getaffinity(0)) // alike)
+        cache = f"{max(1, cache_room(cache) // alike >> 20)}MiB"
+    where = ["--device", device, "--gpu-memory", engine.gpu_memory, "--cache-memory", cache]
+    return ["--stt", models.stt, "--chat", models.chat, "--threads", str(threads), *where]
 
 
 async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT; after SIGTERM running calls and requests are let finish, for as long as is configured,
     a second signal ends that. Raises OSError (port in use), AgentError, NoTracing and EngineExited."""
     asyncio.get_running_loop().set_default_executor(_full_pool())
-    services = Services(config, EngineClient())
+    services = Services(config, new_fleet(config))
     await services.agents.start()
     app = make_app(services)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=5)
@@ -193,7 +209,7 @@ async def serve(config: Config) -> None:
         if config.server.host not in ("127.0.0.1", "localhost", "::1") and not config.server.api_keys:
             log.warning("anyone who reaches %s can use it: no API key is set (server.api_keys)", address)
         services.engine.on_change = lambda: _say_ready(services, address)
-        async with running_engine(config, services.engine):
+        async with running_engines(config, services.engine):
             await stop.wait()
             log.info("ending")
             await asyncio.gather(
@@ -208,7 +224,8 @@ def _say_ready(services: Services, address: str) -> None:
     if services.engine.ready:
         _settle()
         models = ", ".join(f"{task} {name}" for task, name in services.engine.models.items())
-        log.info("ready at %s (%s)", address, models)
+        several = f"; {len(services.engine.serving)} of {n} engines" if (n := len(services.engine.clients)) > 1 else ""
+        log.info("ready at %s (%s%s)", address, models, several)
 
 
 def _settle() -> None:

@@ -53,7 +53,7 @@ def _serve_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     serve.add_argument("--tls-cert", metavar="FILE", help="https with this certificate (PEM)")
     serve.add_argument("--tls-key", metavar="FILE", help="and its key")
     serve.add_argument("--engine", choices=("process", "inproc"), help="where the models run (default process)")
-    serve.add_argument("--device", metavar="WHERE", help="auto (default), cpu, cuda or cuda:N")
+    serve.add_argument("--device", metavar="WHERE", help="auto (default), cpu, cuda or cuda:N; several: cuda:0,cuda:1")
     serve.add_argument("--gpu-memory", metavar="SIZE", help="how much of a GPU's memory to use: 80%% (default), 18GiB")
     serve.add_argument("--stt", metavar="MODEL", help="speech recognition model (see `bargein models list`)")
     serve.add_argument("--chat", metavar="MODEL", help="chat model (see `bargein models list`)")
@@ -154,7 +154,7 @@ def _fail(problem: object) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     from bargein.agent.definition import AgentError
-    from bargein.engine.device import DeviceError, cache_room, choose
+    from bargein.engine.device import DeviceError, cache_room, choose_all
     from bargein.engine.models_used import needed
     from bargein.http_api.app import EngineExited, serve
     from bargein.http_api.config import ConfigError, load
@@ -179,12 +179,14 @@ def _serve(args: argparse.Namespace) -> int:
     try:
         config = load(args.config, os.environ, flags)
         configure(config.log)
-        choice = choose(config.engine.device, config.engine.gpu_memory)
+        choices = choose_all(config.engine.device, config.engine.gpu_memory)
+        if len(choices) > 1 and config.engine.mode == "inproc":
+            raise DeviceError(f"device {config.engine.device!r}: engine.mode inproc has one")
         cache_room(config.engine.cache_memory)
         for name in needed(stt=config.models.stt, chat=config.models.chat):
             if state(name) != "ready":
                 pull(name)
-        logging.getLogger("bargein").info("models run %s", choice.why)
+        logging.getLogger("bargein").info("models run %s", "; ".join(choice.why for choice in choices))
         import uvloop
 
         uvloop.run(serve(config))

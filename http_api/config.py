@@ -30,7 +30,7 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()  # names that browsers may reach the server by, beside its own
     max_sessions: int = 16
-    max_load: float = 0.0  # a call that would take the cores beyond this share (such as 0.9) is refused; 0: none is for that
+    max_load: float = 0.75  # a call that would take cores or engine beyond this share is refused; 0: none is for that
     drain_s: float = 30.0  # how long calls may go on when the server is told to end (SIGTERM)
     agents: tuple[str, ...] = ()  # files, .toml or .py; the first agent answers where no model is named
     tls: Literal["", "auto"] = ""  # auto: a self-signed certificate, made once and kept
@@ -45,7 +45,7 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: Literal["process", "inproc"] = "process"
     threads: int = 0
-    device: str = "auto"  # auto, cpu, cuda, cuda:N
+    device: str = "auto"  # auto, cpu, cuda, cuda:N; "cuda:0,cuda:1" for an engine on each
     gpu_memory: str = "80%"  # of the GPU's, or a size such as 18GiB: weights, caches and workspace
     cache_memory: str = "25%"  # of the machine's, or a size: what the chat model's caches of all calls may take on the CPU
 

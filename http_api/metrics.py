@@ -18,7 +18,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from bargein.engine.client import EngineClient
+from bargein.engine.fleet import Fleet
 from bargein.engine.stats import VAD_BOUNDS_MS
 
 from .services import Services
@@ -29,7 +29,7 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 class EngineLoad(Collector):
     """What the engine last told of its work; nothing before it has."""
 
-    def __init__(self, engine: EngineClient) -> None:
+    def __init__(self, engine: Fleet) -> None:
         self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
@@ -77,8 +77,10 @@ class Metrics:
         sessions.set_function(lambda: float(services.num_sessions))
         most = Gauge("bargein_realtime_sessions_max", "Realtime sessions that are taken at most", registry=registry)
         most.set(services.config.server.max_sessions)
-        ready = Gauge("bargein_engine_ready", "1 while the engine is connected and warm", registry=registry)
+        ready = Gauge("bargein_engine_ready", "1 while an engine is connected and warm", registry=registry)
         ready.set_function(lambda: float(services.engine.ready))
+        serving = Gauge("bargein_engines_serving", "Engines that are connected and warm", registry=registry)
+        serving.set_function(lambda: float(len(services.engine.serving)))
         registry.register(EngineLoad(services.engine))
         ProcessCollector(registry=registry)
         streams = Gauge("bargein_engine_streams", "Streams open on the engine", registry=registry)

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from bargein.agent.definition import Agent, ChatServer
 from bargein.engine import protocol as p
-from bargein.engine.client import EngineClient
+from bargein.engine.fleet import Engine, Fleet
 from bargein.pipeline.alignment import Aligner
 from bargein.pipeline.inspect import Inspections, Summary, Watch
 from bargein.pipeline.media import Media
@@ -51,7 +51,7 @@ class LiveCall:
 class Services:
     """One per front process."""
 
-    def __init__(self, config: Config, engine: EngineClient) -> None:
+    def __init__(self, config: Config, engine: Fleet) -> None:
         """Raises AgentError, NoTracing."""
         self.config, self.engine = config, engine
         self.settings: Settings = config.session_settings()
@@ -83,6 +83,8 @@ class Services:
 
     def _loaded(self, load: p.Load) -> None:
         """The engine told how busy it is."""
+        if (call_s := self.engine.call_s) > 0:
+            self._admission.expect(call_s)
         self._admission.heard(load, time.process_time(), self.num_sessions, time.monotonic())
         for runner in list(self._runners):
             runner.told_load(self._admission.is_busy)
@@ -104,15 +106,15 @@ class Services:
         names = [*self.agents.found, self.chat_model, *self.engine.models.values()]
         return list(dict.fromkeys(filter(None, names)))
 
-    def chat_source(self, agent: Agent | None = None) -> ChatSource:
-        """A source of its own for one session: the agent's, or the server's."""
+    def chat_source(self, engine: Engine, agent: Agent | None = None) -> ChatSource:
+        """A source of its own for one session, which has this engine: the agent's, or the server's."""
         chat = self.config.chat
         own = agent.chat if agent is not None and agent.chat is not None else ChatServer()
         if own.base_url:
             return UpstreamChat(own.base_url, own.key, own.model or chat.model)
         if chat.base_url:
             return UpstreamChat(chat.base_url, own.key or chat.api_key, own.model or chat.model)
-        return EngineChat(self.engine)
+        return EngineChat(engine)
 
     def load(self) -> dict[str, int]:
         """How busy the server is, for the inspector's engine lane."""
@@ -193,10 +195,11 @@ class Services:
 
     def runner(self, transport: Transport, start: Start, dialect: Dialect | None, kind: str) -> SessionRunner:
         """A session on this server's engine, chat and limits; `kind` is what the inspector calls its transport."""
-        source = AgentChat(self.chat_source, start.agent)
+        engine = self.engine.pinned()
+        source = AgentChat(lambda agent: self.chat_source(engine, agent), start.agent)
         model = start.agent.name if start.agent is not None else self.chat_model
         return SessionRunner(
-            engine=self.engine,
+            engine=engine,
             source=source,
             transport=transport,
             settings=start.settings,

@@ -20,7 +20,8 @@ import numpy as np
 import soxr
 
 from bargein.engine import protocol as p
-from bargein.engine.client import EngineClient, EngineUnavailable
+from bargein.engine.client import EngineUnavailable
+from bargein.engine.fleet import Engine
 
 from .audio import F32, IN_RATE
 from .oneshot import Use, WorkFailed, WorkRefused
@@ -40,7 +41,7 @@ Timed = tuple[str, float, float]  # a word, its start and end, ms
 class Aligner:
     """Call folders wait in line and are done one after another; what cannot be done is left as it is."""
 
-    def __init__(self, engine: EngineClient) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._folders: asyncio.Queue[Path] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
@@ -74,7 +75,7 @@ class Aligner:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-async def align(engine: EngineClient, folder: Path) -> None:
+async def align(engine: Engine, folder: Path) -> None:
     """Give the caller's words in a call's folder their times. Raises EngineUnavailable, WorkFailed, WorkRefused, OSError,
     ValueError."""
     file = folder / "transcript.json"
@@ -87,7 +88,7 @@ async def align(engine: EngineClient, folder: Path) -> None:
     await asyncio.to_thread(write_json, file, told)
 
 
-async def _item(engine: EngineClient, audio: Path, item: dict[str, Any]) -> list[Timed]:
+async def _item(engine: Engine, audio: Path, item: dict[str, Any]) -> list[Timed]:
     start, end = item["start_ms"], item["end_ms"]
     if start is None or end is None:
         return []

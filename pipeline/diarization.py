@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bargein.engine import protocol as p
-from bargein.engine.client import EngineClient
+from bargein.engine.fleet import Engine
 
 from .cutting import RATE
 from .oneshot import Use
@@ -43,7 +43,7 @@ class SpeakerTurn:
 class Voices:
     """Listens to a recording, then says who spoke when."""
 
-    def __init__(self, engine: EngineClient) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._stretches: list[tuple[int, int]] = []
         self._vectors: list[F32] = []

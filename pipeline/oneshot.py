@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from bargein.engine import protocol as p
-from bargein.engine.client import EngineClient, EngineStream
+from bargein.engine.client import EngineStream
+from bargein.engine.fleet import Engine
 
 ENDS = (p.Generated, p.Heard, p.Vectors, p.TurnScore, p.Words)
 
@@ -30,7 +31,7 @@ class WorkRefused(Exception):
 class Use:
     """One lane, used by one request: `async with Use(engine, "tts") as tts`. Raises EngineUnavailable on entry."""
 
-    def __init__(self, engine: EngineClient, lane: p.LaneName, cls: p.Class = "interactive") -> None:
+    def __init__(self, engine: Engine, lane: p.LaneName, cls: p.Class = "interactive") -> None:
         self._engine, self._lane, self._cls = engine, lane, cls
         self._stream: EngineStream | None = None
         self._tags = itertools.count(1)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bargein.engine import protocol as p
-from bargein.engine.client import EngineClient
+from bargein.engine.fleet import Engine
 
 from .cutting import FRAME, RATE, Cutter, Window
 from .oneshot import Use
@@ -53,7 +53,7 @@ class Tally:
 
 
 async def windows(
-    engine: EngineClient, sound: AsyncGenerator[F32, None], tally: Tally, soon: bool = False
+    engine: Engine, sound: AsyncGenerator[F32, None], tally: Tally, soon: bool = False
 ) -> AsyncGenerator[Window, None]:
     """The recording's windows that hold speech, as its sound comes."""
     cutter = Cutter(soon)
@@ -96,7 +96,7 @@ async def _probs(ears: Use, block: F32, until: int) -> list[float]:
 
 
 async def transcribe(
-    engine: EngineClient, sound: AsyncGenerator[F32, None], wish: Wish, tally: Tally
+    engine: Engine, sound: AsyncGenerator[F32, None], wish: Wish, tally: Tally
 ) -> AsyncGenerator[Part, None]:
     """What a recording says, window by window; each is heard by itself, since a model that is shown the text before
     leaves out what is said again. Raises NotAudio, WorkFailed, WorkRefused, EngineUnavailable."""

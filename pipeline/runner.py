@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from bargein.engine.client import EngineClient
+from bargein.engine.fleet import Engine
 from bargein.realtime import alphabet as a
 from bargein.realtime import effects as f
 from bargein.realtime import events as e
@@ -75,7 +75,7 @@ class SessionRunner:
     def __init__(
         self,
         *,
-        engine: EngineClient,
+        engine: Engine,
         source: ChatSource,
         transport: Transport,
         settings: Settings,

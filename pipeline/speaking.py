@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bargein.engine import protocol as p
-from bargein.engine.client import EngineClient
+from bargein.engine.fleet import Engine
 
 from .oneshot import Use
 from .speakable import Phrase, Speaker
@@ -19,7 +19,7 @@ F32 = npt.NDArray[np.float32]
 RATE = 24000
 
 
-async def speak(engine: EngineClient, text: str, speed: float = 1.0) -> AsyncGenerator[F32, None]:
+async def speak(engine: Engine, text: str, speed: float = 1.0) -> AsyncGenerator[F32, None]:
     """Float32 mono at 24 kHz, chunk by chunk. Text without anything to say gives nothing.
 
     speed: 0.25 to 4. Raises WorkFailed, WorkRefused, EngineUnavailable.

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 import aiohttp
 
 from bargein.engine import protocol as p
-from bargein.engine.client import EngineClient
+from bargein.engine.fleet import Engine
 
 from .oneshot import Use, WorkFailed, WorkRefused
 
@@ -118,7 +118,7 @@ class Writer(Protocol):
 class EngineWriter:
     """The embedded model."""
 
-    def __init__(self, engine: EngineClient) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     async def count(self, ask: Ask) -> int:

@@ -223,6 +223,12 @@ class ChatLane(Lane):
     def prepare(self) -> None:
         self._writer.prepare()
 
+    def sample(self) -> None:
+        """Four tokens."""
+        kv = self._graph.new_kv(self._model.config)
+        for _ in range(4):
+            self._graph.forward_top(self._model.weights, self._model.config, kv, [1])
+
     def warm(self) -> None:
         kv = self._graph.new_kv(self._model.config)
         for n in (PREFILL_CHUNK, 7, 1):

@@ -30,5 +30,9 @@ class TurnLane(Lane):
         score = yield from smart_turn.predict_steps(self._model, np.frombuffer(body.pcm, np.float32), self._ops)
         stream.send(tag, p.TurnScore(score, 1000 * (time.monotonic() - started)))
 
+    def sample(self) -> None:
+        """A second of sound."""
+        smart_turn.predict(self._model, np.zeros(16000, np.float32), self._ops)
+
     def warm(self) -> None:
         smart_turn.predict(self._model, np.zeros(16000, np.float32), self._ops)

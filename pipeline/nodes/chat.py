@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import aiohttp
 
 from bargein.engine import protocol as p
-from bargein.engine.client import EngineClient, EngineStream, EngineUnavailable
+from bargein.engine.client import EngineStream, EngineUnavailable
+from bargein.engine.fleet import Engine
 from bargein.realtime import events as e
 from bargein.realtime.conversation import ChatMessage
 from bargein.realtime.effects import PrimeChat, SayLine, StartChat
@@ -127,7 +128,7 @@ class EngineChat:
 
     is_local = True
 
-    def __init__(self, engine: EngineClient) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._stream: EngineStream | None = None
         self._queues: dict[int, asyncio.Queue[p.Answer | Exception]] = {}

@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 
 from bargein.engine import protocol as p
-from bargein.engine.client import EngineClient, EngineStream, EngineUnavailable
+from bargein.engine.client import EngineStream, EngineUnavailable
+from bargein.engine.fleet import Engine
 from bargein.realtime import effects as f
 from bargein.realtime import events as e
 from bargein.realtime.conversation import ChatMessage
@@ -53,7 +54,7 @@ class Finished:
 
     def __init__(
         self,
-        engine: EngineClient,
+        engine: Engine,
         store: InputStore,
         tell: Callable[[e.Input], None],
         now: Callable[[], float],

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bargein.engine import protocol as p
-from bargein.engine.client import EngineClient, EngineStream, EngineUnavailable
+from bargein.engine.client import EngineStream, EngineUnavailable
+from bargein.engine.fleet import Engine
 from bargein.realtime import effects as f
 from bargein.realtime import events as e
 from bargein.realtime.ids import ItemId
@@ -60,7 +61,7 @@ class Hearing:
     """Driven by `append` (audio from the transport) and by the machine's effects; answers through `tell`."""
 
     def __init__(
-        self, engine: EngineClient, tell: Tell, now: Now, input_format: str, *, partials: bool, chat_is_local: bool = True
+        self, engine: Engine, tell: Tell, now: Now, input_format: str, *, partials: bool, chat_is_local: bool = True
     ) -> None:
         self._engine, self._tell, self._now, self._partials = engine, tell, now, partials
         self._partial_took_ms = 0

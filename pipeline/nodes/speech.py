@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bargein.engine import protocol as p
-from bargein.engine.client import EngineClient, EngineStream, EngineUnavailable
+from bargein.engine.client import EngineStream, EngineUnavailable
+from bargein.engine.fleet import Engine
 from bargein.realtime import events as e
 from bargein.realtime.conversation import SpokenWord
 from bargein.realtime.ids import Epoch
@@ -50,7 +51,7 @@ class SpeechFailure(Exception):
 class Mouth:
     """The session's stream on the tts lane: one phrase at a time, answered by its audio in chunks."""
 
-    def __init__(self, engine: EngineClient) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._stream: EngineStream | None = None
         self._tag = 0

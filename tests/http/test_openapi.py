@@ -7,6 +7,7 @@ import re
 import urllib.request
 
 from bargein.engine.client import EngineClient
+from bargein.engine.fleet import Fleet
 from bargein.http_api.app import make_app
 from bargein.http_api.config import Config
 from bargein.http_api.openapi import ROUTES, document, page
@@ -18,7 +19,7 @@ ELSEWHERE = re.compile(r"/($|docs|openapi.json|inspector|pages|v1/realtime|v1/te
 
 
 def test_every_route_is_described_and_every_description_is_a_route() -> None:
-    app = make_app(Services(Config(), EngineClient()))
+    app = make_app(Services(Config(), Fleet([EngineClient()])))
     routes = {
         (re.sub(r":[^}]*}", "}", r.resource.canonical), r.method.lower())
         for r in app.router.routes()

@@ -14,6 +14,7 @@ import yaml
 
 from bargein.engine import protocol as p
 from bargein.engine.client import EngineClient
+from bargein.engine.fleet import Fleet
 from bargein.engine.stats import VAD_BOUNDS_MS
 from bargein.http_api.app import make_app
 from bargein.http_api.config import Config, load
@@ -32,7 +33,7 @@ def test_every_metric_of_the_dashboard_is_exported() -> None:
     engine = EngineClient()
     lane = p.LaneLoad(1, 0, 0.1, 1, 1)
     engine.load = p.Load(0, 0, {"stt": lane}, (0,) * (len(VAD_BOUNDS_MS) + 1), 1.0, 1)
-    metrics = make_app(Services(Config(), engine))[METRICS]
+    metrics = make_app(Services(Config(), Fleet([engine])))[METRICS]
     exported = {sample.name for family in metrics.registry.collect() for sample in family.samples}
     exported |= {family.name for family in metrics.registry.collect()}
     labelled = {"bargein_http_requests_total", "bargein_tokens_total", "bargein_audio_seconds_total"}  # no sample before use
@@ -76,7 +77,7 @@ def test_there_is_time_to_drain_wherever_it_runs() -> None:
 
 def test_probes_ask_for_what_is_served_and_calls_stay_where_they_are() -> None:
     found = manifests()
-    app = make_app(Services(Config(), EngineClient()))
+    app = make_app(Services(Config(), Fleet([EngineClient()])))
     served = {route.resource.canonical for route in app.router.routes() if route.resource is not None}
     pod = found["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]

@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from bargein.engine.client import EngineClient
+from bargein.engine.fleet import Fleet
 from bargein.http_api.app import make_app
 from bargein.http_api.capabilities import settings_description
 from bargein.http_api.config import Config, ConfigError, Inspector, Server
@@ -29,7 +30,7 @@ def serve(server: Server, visit: Visit, *, tls: ssl.SSLContext | None = None, se
     """Run the application for the length of a visit."""
 
     async def run() -> None:
-        services = Services(Config(server=server, inspector=Inspector(session_dir=session_dir)), EngineClient())
+        services = Services(Config(server=server, inspector=Inspector(session_dir=session_dir)), Fleet([EngineClient()]))
         runner = web.AppRunner(make_app(services))
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)

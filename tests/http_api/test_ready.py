@@ -12,7 +12,7 @@ from bargein.http_api import app
 
 class Call: ...
 
-services = SimpleNamespace(engine=SimpleNamespace(ready=False, models={"stt": "whisper-base"}))
+services = SimpleNamespace(engine=SimpleNamespace(ready=False, models={"stt": "whisper-base"}, clients=[1], serving=[1]))
 app._say_ready(services, "here")
 before = gc.get_freeze_count()
 services.engine.ready = True
