@@ -50,10 +50,10 @@ class Admission:
         self.is_busy = False  # so busy that nothing should be begun that may not be needed
 
     def expect(self, call_s: float) -> None:
-        """An engine has measured what a call takes of a worker each second. The least that any says counts: one that starts
-        beside running calls finds everything slow."""
+        """What the engine measured that a call takes of a worker each second; 0: it has not. The least that was ever said
+        counts: one that starts beside running calls finds everything slow."""
         known = self._workers.a_call
-        each = min(known, call_s) if known else call_s
+        each = min(known, call_s) if known and call_s else known or call_s
         self._workers.a_call, self._cores.a_call, self._front.a_call = each, (1 + BESIDE) * each, OF_FRONT * each
 
     def heard(self, load: p.Load, own_s: float, calls: int, at: float) -> None:

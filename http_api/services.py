@@ -83,8 +83,6 @@ class Services:
 
     def _loaded(self, load: p.Load) -> None:
         """The engine told how busy it is."""
-        if (call_s := self.engine.call_s) > 0:
-            self._admission.expect(call_s)
         self._admission.heard(load, time.process_time(), self.num_sessions, time.monotonic())
         for runner in list(self._runners):
             runner.told_load(self._admission.is_busy)
@@ -161,6 +159,7 @@ class Services:
             return refusal(503, "the engine is starting", "engine_unavailable", Retry_After="2")
         if self.num_sessions >= self.config.server.max_sessions:
             return refusal(503, "the server is full", "server_full", Retry_After="10")
+        self._admission.expect(self.engine.call_s)
         if not self._admission.fits(self.num_sessions):
             return refusal(503, "the server has no time for one more call", "server_full", Retry_After="10")
         return None
