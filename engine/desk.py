@@ -6,13 +6,14 @@ import contextlib
 import logging
 import math
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from . import protocol as p
 from .lane import Lane, Send, Steps, Stream, Together
+from .learned import STEP_S, StepCost
 from .shares import CLASS_DELAY_S, SURE, Shares
 from .stats import NOTICED_S, Stats
 
@@ -22,7 +23,7 @@ log = logging.getLogger("bargein.engine")
 # The words of an utterance come before the classifier's view of its sound, which often is not needed then.
 LANE_DELAY_S = {"turn": 0.4, "stt": 0.1, "chat": 0.1, "tts": 0.05, "embed": 0.2}
 MAX_BATCH = 16  # jobs in one call of `Lane.together`,
-LIVE_BATCH = 6  # but only so many of any other class where a call waits for its result
+LIVE_BATCH = 6  # but only so many of any other class where a call waits for its result, and fewer where that takes long
 
 AT_ONCE = 8  # requests of other classes received before looking what is most urgent
 
@@ -68,6 +69,7 @@ class Desk:
     inbox: deque[Asked] = field(default_factory=deque)  # of calls
     later: deque[Asked] = field(default_factory=deque)  # of classes that give way to them
     jobs: list[Job] = field(default_factory=list)
+    costs: defaultdict[str, StepCost] = field(default_factory=lambda: defaultdict(StepCost))  # of each kind of `Together`
     busy: bool = False  # a worker is at it,
     serving: float = math.inf  # this urgent was the work when it came,
     for_call: bool = False  # and somebody who talks waits for it
@@ -221,13 +223,16 @@ class Desk:
             self._step(ready[0], None)
             self.stats.worked(self.lane_name, time.monotonic() - now, live=float(ready[0].stream.cls == "live"))
             return
-        jobs = _company([job for job in ready if job.wants is not None and job.wants.kind == wants.kind])
+        cost = self.costs[wants.kind]
+        jobs = _company([job for job in ready if job.wants is not None and job.wants.kind == wants.kind], cost)
         results: Sequence[Any]
         try:
             results = self.lane.together(wants.kind, [job.wants.item for job in jobs if job.wants is not None])
         except Exception as problem:
             results = [problem] * len(jobs)
-        share = (time.monotonic() - now) / len(jobs)
+        took = time.monotonic() - now
+        cost.took(len(jobs), took)
+        share = took / len(jobs)
         for job, result in zip(jobs, results, strict=True):
             job.used += share
             self.shares.worked(job.stream.cls, share)
@@ -254,10 +259,11 @@ class Desk:
             job.noticed = math.inf
 
 
-def _company(jobs: list[Job]) -> list[Job]:
-    """Those of them, most urgent first, that share a step: every row makes it longer, and a call waits for the whole."""
+def _company(jobs: list[Job], cost: StepCost) -> list[Job]:
+    """Those of them, most urgent first, that share a step: every row makes it longer, and a call waits for the whole. So
+    others join a call only as far as they make it wait no longer than a step of their own may be."""
     if jobs[0].stream.cls != "live":
         return jobs[:MAX_BATCH]
     calls = [job for job in jobs if job.stream.cls == "live"][:MAX_BATCH]
     others = [job for job in jobs if job.stream.cls != "live"]
-    return calls + others[: min(LIVE_BATCH, MAX_BATCH - len(calls))]
+    return calls + others[: min(cost.more(STEP_S, LIVE_BATCH), MAX_BATCH - len(calls))]

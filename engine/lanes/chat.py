@@ -20,10 +20,11 @@ from bargein.models.tokenizer import Detokenizer, TextCodec
 
 from .. import protocol as p
 from ..lane import Lane, Steps, Stream, Together
+from ..learned import STEP_S, StepCost
 from . import writing
 from .writing import Writer
 
-PREFILL_CHUNK = 32
+PREFILL_CHUNK, LEAST_CHUNK = 32, 4  # tokens of a prompt that are read in a step; where others wait, as few as take little
 # A reply is spoken more slowly than it is written: a token this far on may wait until others have been served.
 FIRST_PHRASE_TOKENS, SPOKEN_TOKEN_S = 12, 0.2
 WORTH_COPYING = 4  # tokens; reading one takes as long as copying a few hundred
@@ -57,6 +58,7 @@ class ChatLane(Lane):
         self._open: list[Stream] = []  # the one used last is the last
         self._working: Counter[Stream] = Counter()  # jobs of each
         self._room = room
+        self._reading = StepCost()  # of a prompt's tokens
         self._writer = Writer(model, codec, self._style, graph)
 
     def open(self, stream: Stream) -> None:
@@ -151,10 +153,26 @@ class ChatLane(Lane):
             self._take_over(stream, other, shared)
             own, cached = stream.state, shared
         self._graph.rewind(own, cached)
-        while len(ids) - own.length > PREFILL_CHUNK:  # only the prompt's end needs the head
-            self._graph.extend(self._model.weights, self._model.config, own, ids[own.length : own.length + PREFILL_CHUNK])
+        while len(ids) - own.length > (chunk := self._chunk(stream)):  # only the prompt's end needs the head
+            started = time.monotonic()
+            self._graph.extend(self._model.weights, self._model.config, own, ids[own.length : own.length + chunk])
+            self._reading.took(chunk, time.monotonic() - started)
             yield None
         return cached
+
+    def _chunk(self, stream: Stream) -> int:
+        """How many tokens of this stream's prompt to read in a step: beside others' replies, no more than they can wait for.
+
+        A smaller step takes longer by the token (8 in a step a fifth more than 32, 4 half as much again), hence twice STEP_S. A
+        call reads whole chunks unless another call is at work, others do while there is no call.
+        """
+        if stream.cls == "live":
+            others = any(n for other, n in self._working.items() if other is not stream and other.cls == "live")
+        else:
+            others = any(other.cls == "live" for other in self._open)
+        if not others:
+            return PREFILL_CHUNK
+        return self._reading.most(2 * STEP_S, LEAST_CHUNK, PREFILL_CHUNK)
 
     def _take_over(self, stream: Stream, other: Any, length: int) -> None:
         """Make a stream's cache hold the first `length` tokens of another one."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
 from bargein.engine import protocol as p
 from bargein.engine.lane import Steps, Stream, Together
 from bargein.engine.lanes.chat import ChatLane
+from bargein.engine.learned import StepCost
 from bargein.models import decoder, store
 from bargein.models.tokenizer import load_codec
 
@@ -72,3 +74,42 @@ def test_replies_in_company_are_the_replies_alone(lane: ChatLane, temperature: f
     assert run(lane, [steps for steps, _ in jobs]) == len(QUESTIONS)
     assert ["".join(said) for _, said in jobs] == alone
     assert len(set(alone)) == len(QUESTIONS) and all(alone)
+
+
+def reading(lane: ChatLane, stream: Stream, text: str) -> list[int]:
+    """Read a prompt to its end -> how long its cache was after each step."""
+    lane.open(stream)
+    steps = lane.start(stream, 1, p.Generate((p.ChatTurn("user", text),), "Answer briefly.", 0))
+    assert steps is not None
+    lengths = []
+    for _ in steps:
+        lengths.append(stream.state.length)
+    return [*lengths, stream.state.length]
+
+
+def test_a_long_prompt_is_read_in_small_steps_beside_another_call_and_comes_to_the_same(lane: ChatLane) -> None:
+    text = " ".join(f"The {n} bees fly over the hill." for n in range(30))
+    for size, seconds in ((4, 0.009), (8, 0.014), (32, 0.046)):  # what the lane has learned; 9 tokens take 16 ms
+        lane._reading.took(size, seconds)
+    alone = Stream(2, "chat", {}, "live", lambda reply: None)
+    whole = reading(lane, alone, text)
+    assert max(b - a for a, b in pairwise(whole)) == 32
+    kept, logits = alone.state.tokens[:], decoder.forward(lane._model.weights, lane._model.config, alone.state, [9])
+    lane.close(alone)
+    for cls, other in (("live", "live"), ("bulk", "live"), ("interactive", "live")):
+        job, _ = asked(lane, "What do bees make?", 0.0)
+        if cls == "live":
+            next(job)  # a reply is being written; for the others a call that is there is enough
+        lane._reading = StepCost()
+        for size, seconds in ((4, 0.009), (8, 0.014), (32, 0.046)):
+            lane._reading.took(size, seconds)
+        stream = Stream(3, "chat", {}, cls, lambda reply: None)  # type: ignore[arg-type]
+        parts = reading(lane, stream, text)
+        first = parts[1] - parts[0]
+        assert 4 <= first <= 12, (cls, other, parts)
+        assert stream.state.tokens == kept
+        again = decoder.forward(lane._model.weights, lane._model.config, stream.state, [9])
+        assert (again == logits).all(), "to the bit"
+        lane.close(stream)
+        for left in list(lane._open):
+            lane.close(left)

@@ -7,6 +7,7 @@ import pytest
 from bargein.engine import protocol as p
 from bargein.engine.desk import Job, _company
 from bargein.engine.lane import Stream
+from bargein.engine.learned import StepCost
 from bargein.engine.shares import MOST_OWED_S, SURE, Shares
 
 STEP_S = 0.01
@@ -64,9 +65,16 @@ def test_a_call_shares_its_token_with_few_others_and_with_every_call() -> None:
     def jobs(cls: p.Class, n: int) -> list[Job]:
         return [Job(Stream(i, "chat", {}, cls, lambda reply: None), i, 0.0, iter(()), 0.0) for i in range(n)]  # type: ignore[arg-type]
 
-    def classes(*found: Job) -> list[str]:
-        return [job.stream.cls for job in _company(list(found))]
+    def classes(*found: Job, cost: StepCost = StepCost()) -> list[str]:  # noqa: B008: nothing is learned by it
+        return [job.stream.cls for job in _company(list(found), cost)]
 
     assert classes(*jobs("live", 2), *jobs("interactive", 20)) == ["live"] * 2 + ["interactive"] * 6
     assert classes(*jobs("live", 1), *jobs("interactive", 3), *jobs("live", 20)) == ["live"] * 16
     assert classes(*jobs("interactive", 20), *jobs("live", 1)) == ["interactive"] * 16
+    slow, slower = StepCost(), StepCost()
+    for n in (1, 2, 3, 8):
+        slow.took(n, 0.010 + 0.003 * n)
+        slower.took(n, 0.020 + 0.010 * n)
+    assert classes(*jobs("live", 1), *jobs("interactive", 20), cost=slow) == ["live"] + ["interactive"] * 2, "6 ms more, not 9"
+    assert classes(*jobs("live", 3), *jobs("interactive", 20), cost=slower) == ["live"] * 3
+    assert classes(*jobs("interactive", 20), cost=slower) == ["interactive"] * 16, "no call waits for it"
