@@ -22,6 +22,7 @@ def test_the_99th_percentile_is_of_the_run_not_of_the_past() -> None:
     assert bench_load._vad_p99(before, after | {VAD + "0.005": 1005.0}) == 5.0
     assert bench_load._vad_p99(before, before | {VAD + "+Inf": 1100.0}) is None
     assert bench_load._vad_p99({}, {}) is None
+    assert bench_load._vad_late(before, after) == (1000, 1) and bench_load._vad_late({}, {}) == (0, 0)
 
 
 def test_a_plot_holds_every_turn() -> None:
