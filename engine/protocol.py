@@ -95,8 +95,8 @@ class Write(Message, frozen=True):
     """chat: write one text, everything about it told. -> Token, then Generated; with `max_tokens` 0 only its count.
 
     What is continued is `messages` with `instructions`, or `prompt` (a text or token ids) as it stands; `lead` is put
-    after it and not reported. None: the model's own setting. `schema`: the text is JSON that
-    fits it; `choices`: it is one of them.
+    after it and not reported. None: the model's own setting. What the text is held to, one of these at most: `schema`: JSON
+    that fits it; `regex`: the whole of it matches; `grammar` (Lark's form): it follows from that; `choices`: it is one of them.
     """
 
     messages: tuple[ChatTurn, ...] = ()
@@ -106,13 +106,18 @@ class Write(Message, frozen=True):
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
     seed: int | None = None
     logit_bias: dict[int, float] = {}
     logprobs: int | None = None  # how many alternatives to report beside each token's own
     stop: tuple[str, ...] = ()
     schema: dict[str, Any] | None = None
+    regex: str = ""
+    grammar: str = ""
     choices: tuple[str, ...] = ()
 
 

@@ -46,6 +46,7 @@ MESSAGES: Schema = {
 SAMPLING: Schema = {
     "temperature": number(0, 2), "top_p": number(0, 1), "presence_penalty": number(-2, 2),
     "frequency_penalty": number(-2, 2), "seed": {"type": "integer"}, "logit_bias": OBJECT, "stop": STOP,
+    "top_k": whole(-1, 10**6), "min_p": number(0, 1), "repetition_penalty": number(0.1, 5), "structured_outputs": OBJECT,
     "stream": FLAG, "stream_options": OBJECT, "user": TEXT,
 }  # fmt: skip
 VOICE: Schema = {"anyOf": [TEXT, OBJECT]}
@@ -78,8 +79,8 @@ ROUTES: dict[tuple[str, str], tuple[str, str | None, Schema, tuple[str, ...], tu
     ("/v1/responses/{response_id}/input_items", "get"): ("What a response was asked", None, {}, (), (JSON,)),
     ("/v1/messages", "post"): ("Answer a conversation, in Anthropic's form", JSON, {
         "model": MODEL, "messages": MESSAGES, "max_tokens": whole(1, 10**6), "system": CONTENT, "temperature": number(0, 1),
-        "top_p": number(0, 1), "stop_sequences": many(TEXT), "tools": many(OBJECT), "tool_choice": OBJECT, "stream": FLAG,
-        "output_config": OBJECT,
+        "top_p": number(0, 1), "top_k": whole(0, 10**6), "stop_sequences": many(TEXT), "tools": many(OBJECT),
+        "tool_choice": OBJECT, "stream": FLAG, "output_config": OBJECT,
     }, ("model", "messages", "max_tokens"), (JSON, SSE)),
     ("/v1/messages/count_tokens", "post"): ("Count the tokens of a conversation", JSON, {
         "model": MODEL, "messages": MESSAGES, "system": CONTENT, "tools": many(OBJECT),

@@ -78,6 +78,16 @@ def of_schema(schema: dict[str, Any]) -> str:
         raise GrammarError(f"schema: {problem}") from None
 
 
+def of_regex(pattern: str) -> str:
+    """Texts that match a regular expression (of Rust's kind, without look-around) as a whole."""
+    return str(llguidance.LLMatcher.grammar_from_regex(pattern))
+
+
+def of_lark(text: str) -> str:
+    """Texts that follow from the rule `start` of a grammar in Lark's form, as llguidance reads it."""
+    return str(llguidance.LLMatcher.grammar_from_lark(text))
+
+
 def of_choices(choices: Sequence[str]) -> str:
     """One of several texts."""
     return str(llguidance.LLMatcher.grammar_from_regex("|".join(f"({re.escape(c)})" for c in choices)))
@@ -106,18 +116,22 @@ def _number(value: Any) -> int:
 
 
 class Guide:
-    """One generation under a grammar. Raises GrammarError for a grammar the library refuses."""
+    """One generation under a grammar. Raises GrammarError for a grammar the library refuses; `name`: what to call it then."""
 
-    def __init__(self, vocabulary: Vocabulary, grammar: str) -> None:
+    def __init__(self, vocabulary: Vocabulary, grammar: str, name: str = "schema") -> None:
         self._size = vocabulary.size
         self._matcher = llguidance.LLMatcher(vocabulary.tree, grammar)
         if problem := self._matcher.get_error():
-            raise GrammarError(f"schema: {problem.splitlines()[0]}")
+            raise GrammarError(f"{name}: {problem.splitlines()[0]}")
+        self._name = name
         self._mask = llnp.allocate_token_bitmask(1, vocabulary.size)
 
     def rule_out(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """A copy of logits [vocab] with -inf for every token that may not come next."""
+        """A copy of logits [vocab] with -inf for every token that may not come next. Raises GrammarError where telling that
+        takes more than the library is willing to spend."""
         llnp.fill_next_token_bitmask(self._matcher, self._mask, 0)
+        if problem := self._matcher.get_error():
+            raise GrammarError(f"{self._name}: {problem.splitlines()[0]}")
         allowed = np.unpackbits(self._mask[0].view(np.uint8), bitorder="little")[: self._size].astype(np.bool_)
         return np.where(allowed, logits, np.float32(-np.inf))
 

@@ -61,11 +61,17 @@ class Ask:
     choice: str = "auto"
     parallel: bool = True
     schema: dict[str, Any] | None = None
+    regex: str = ""  # or this, or a grammar, or choices: what the text is held to
+    grammar: str = ""
+    choices: tuple[str, ...] = ()
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
     seed: int | None = None
     logit_bias: dict[int, float] = field(default_factory=dict)
     logprobs: int | None = None
@@ -234,14 +240,19 @@ def _body(
         max_tokens=ask.max_tokens if max_tokens is None else max_tokens,
         temperature=ask.temperature if temperature is None else temperature,
         top_p=ask.top_p,
+        top_k=ask.top_k,
+        min_p=ask.min_p,
         presence_penalty=ask.presence_penalty,
         frequency_penalty=ask.frequency_penalty,
+        repetition_penalty=ask.repetition_penalty,
         seed=ask.seed,
         logit_bias={} if constrained else ask.logit_bias,
         logprobs=None if constrained else ask.logprobs,
         stop=() if constrained else ask.stop,
         schema=schema if constrained else ask.schema,
-        choices=choices,
+        regex="" if constrained else ask.regex,
+        grammar="" if constrained else ask.grammar,
+        choices=choices if constrained else ask.choices,
     )
 
 
@@ -317,10 +328,14 @@ class UpstreamWriter:
             body["parallel_tool_calls"] = ask.parallel
         if ask.schema is not None:
             body["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": ask.schema}}
+        held = {"regex": ask.regex, "grammar": ask.grammar, "choice": list(ask.choices)}
+        if any(held.values()):
+            body["structured_outputs"] = {k: v for k, v in held.items() if v}
         given = {
             "max_tokens": ask.max_tokens, "temperature": ask.temperature, "top_p": ask.top_p, "seed": ask.seed,
             "presence_penalty": ask.presence_penalty, "frequency_penalty": ask.frequency_penalty,
-            "stop": list(ask.stop) or None,
+            "stop": list(ask.stop) or None, "top_k": ask.top_k, "min_p": ask.min_p,
+            "repetition_penalty": ask.repetition_penalty,
         }  # fmt: skip
         return body | {k: v for k, v in given.items() if v is not None}
 

@@ -211,7 +211,11 @@ class ChatLane(Lane):
 
     def _write(self, stream: Stream, tag: int, body: p.Write, ids: list[int], guide: grammar.Guide | None) -> Steps:
         cached = yield from self._read(stream, ids)
-        end = yield from self._writer.steps(stream.state, ids, body, guide, lambda answer: stream.send(tag, answer))
+        try:
+            end = yield from self._writer.steps(stream.state, ids, body, guide, lambda answer: stream.send(tag, answer))
+        except grammar.GrammarError as problem:  # it turned out to be too much in the middle
+            stream.fail(tag, str(problem), "caller")
+            return
         stream.send(tag, msgspec.structs.replace(end, cached_tokens=cached))
 
     def _decode(

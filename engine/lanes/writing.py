@@ -78,8 +78,9 @@ class Writer:
     def sampling(self, body: p.Write) -> sampling.Sampling:
         """The style's own settings, as the request changes them. Raises ValueError."""
         asked: dict[str, Any] = {
-            "temperature": body.temperature, "top_p": body.top_p, "presence_penalty": body.presence_penalty,
-            "frequency_penalty": body.frequency_penalty,
+            "temperature": body.temperature, "top_p": body.top_p, "top_k": body.top_k, "min_p": body.min_p,
+            "presence_penalty": body.presence_penalty, "frequency_penalty": body.frequency_penalty,
+            "repetition_penalty": body.repetition_penalty,
         }  # fmt: skip
         return replace(
             self.style.sampling if body.prompt is None else sampling.Sampling(temperature=1.0),
@@ -88,11 +89,14 @@ class Writer:
         )  # fmt: skip
 
     def guide(self, body: p.Write) -> grammar.Guide | None:
-        """What holds the text to its schema or choices. Raises ValueError for a schema that cannot be held to."""
-        if body.schema is None and not body.choices:
-            return None
-        rules = grammar.of_choices(body.choices) if body.schema is None else grammar.of_schema(body.schema)
-        return grammar.Guide(self.vocabulary, rules)
+        """What holds the text to what is asked of it. Raises ValueError for a schema, a grammar, … that cannot be held to."""
+        if body.schema is not None:
+            return grammar.Guide(self.vocabulary, grammar.of_schema(body.schema), "schema")
+        if body.regex:
+            return grammar.Guide(self.vocabulary, grammar.of_regex(body.regex), "regex")
+        if body.grammar:
+            return grammar.Guide(self.vocabulary, grammar.of_lark(body.grammar), "grammar")
+        return grammar.Guide(self.vocabulary, grammar.of_choices(body.choices)) if body.choices else None
 
     def steps(self, kv: decoder.KV, ids: list[int], body: p.Write, guide: grammar.Guide | None, send: Send) -> Steps:
         """Write after a prompt of which `kv` holds all but the last tokens; sends Tokens, returns the end."""

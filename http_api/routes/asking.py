@@ -16,6 +16,7 @@ from .fields import Fields, check_tree
 
 NAME = re.compile(r"[\w.:-]{1,64}$")
 MAX_TOKENS = 1_000_000
+MAX_HELD, MAX_HELD_CHARS = 1000, 20_000  # of what an answer is held to: choices, characters
 
 
 def writer(request: web.Request) -> Writer:
@@ -34,10 +35,17 @@ def sampling(fields: Fields, max_temperature: float = 2.0) -> dict[str, Any]:
         "top_p": fields.number("top_p", 0, 1),
         "presence_penalty": fields.number("presence_penalty", -2, 2),
         "frequency_penalty": fields.number("frequency_penalty", -2, 2),
+        "top_k": fields.integer("top_k", -1, 10**6),
+        "min_p": fields.number("min_p", 0, 1),
+        "repetition_penalty": fields.number("repetition_penalty", 0.1, 5),
         "seed": fields.integer("seed", -(2**63), 2**63 - 1),
     }
     if given["top_p"] == 0:
         given["top_p"] = 1e-6  # the likeliest token alone
+    if given["top_k"] == -1:
+        given["top_k"] = 0  # all of them, as vLLM writes it
+    if given["min_p"] == 1:
+        given["min_p"] = 1 - 1e-6
     if given["seed"] is not None:
         given["seed"] = int(given["seed"]) % 2**63
     return {k: v for k, v in given.items() if v is not None}
@@ -98,6 +106,33 @@ def response_format(fields: Fields, name: str = "response_format", nested: bool 
     described.finish()
     inner.finish()
     return schema
+
+
+def held_to(fields: Fields, name: str = "structured_outputs") -> dict[str, Any]:
+    """vLLM's `structured_outputs`: one of `json`, `regex`, `choice` and `grammar` (Lark) -> by their names in Ask."""
+    value = fields.object(name)
+    if value is None:
+        return {}
+    inner = Fields(value, fields.path(name))
+    if len(value) != 1:
+        raise fields.refuse(name, "must have one of 'json', 'regex', 'choice' and 'grammar'", "invalid_value")
+    held: dict[str, Any] = {}
+    if "json" in inner:
+        held["schema"] = schema_of(inner.take("json"), inner.path("json"))
+    elif "choice" in inner:
+        choices = inner.array("choice") or []
+        if not 0 < len(choices) <= MAX_HELD or not all(isinstance(x, str) and x for x in choices):
+            raise inner.refuse("choice", f"must be 1 to {MAX_HELD} texts, none empty", "invalid_value")
+        if sum(map(len, choices)) > MAX_HELD_CHARS:
+            raise inner.refuse("choice", f"more than {MAX_HELD_CHARS} characters in all", "string_above_max_length")
+        held["choices"] = tuple(choices)
+    elif "regex" in inner or "grammar" in inner:
+        key = "regex" if "regex" in inner else "grammar"
+        held[key] = inner.text(key, max_chars=MAX_HELD_CHARS)
+        if not held[key]:
+            raise inner.refuse(key, "must not be empty", "invalid_value")
+    inner.finish()
+    return held
 
 
 def function(fields: Fields) -> Tool:

@@ -79,12 +79,16 @@ async def parse(services: Services, f: Fields) -> Wanted:
     include_usage = options.flag("include_usage")
     options.labels("include_obfuscation")
     options.finish()
+    schema, held = asking.response_format(f), asking.held_to(f)
+    if held and (schema is not None or tools):
+        raise bad("structured_outputs", "'structured_outputs': not with tools or 'response_format'", "invalid_value")
+    held = held or {"schema": schema}
     ask = Ask(
         turns=(),
         tools=tools,
         choice=choice,
         parallel=f.flag("parallel_tool_calls", True),
-        schema=asking.response_format(f),
+        **held,
         max_tokens=newer if newer is not None else older,
         logit_bias=asking.bias(f),
         logprobs=(top or 0) if logprobs else None,

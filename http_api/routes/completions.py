@@ -73,6 +73,7 @@ def parse(services: Services, f: Fields) -> Wanted:
         logit_bias=asking.bias(f),
         logprobs=logprobs,
         stop=asking.stops(f),
+        **asking.held_to(f),
         **asking.sampling(f),
     )
     f.labels("user")

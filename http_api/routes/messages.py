@@ -86,6 +86,7 @@ def parse(services: Services, f: Fields, counting: bool = False) -> Wanted:
     choice, parallel = _choice(f.object("tool_choice"), tools)
     stop = asking.stops(f, "stop_sequences", 16)
     given = {"temperature": f.number("temperature", 0, 1), "top_p": f.number("top_p", 0, 1)}
+    given["top_k"] = f.integer("top_k", 0, 10**6)
     sampled: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     streaming = f.flag("stream")
     output = Fields(f.object("output_config") or {}, "output_config")
@@ -93,7 +94,6 @@ def parse(services: Services, f: Fields, counting: bool = False) -> Wanted:
     output.only("effort", ("low",), "this model does not reason")
     output.finish()
     f.labels("metadata", "cache_control", "user_profile_id")
-    f.only("top_k", (), "use top_p")
     thinking = f.object("thinking")
     if thinking is not None and thinking.get("type") != "disabled":
         raise f.refuse("thinking", "this model does not think aloud", "unsupported_value")
