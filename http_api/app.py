@@ -26,6 +26,7 @@ from .capabilities import capabilities
 from .config import Config
 from .doors import Refused, cors, refusal
 from .errors import ApiError
+from .memory import give_back
 from .openapi import show
 from .realtime import realtime
 from .services import SERVICES, Services
@@ -186,6 +187,7 @@ def _engine_args(config: Config, device: str, alike: int) -> list[str]:
 async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT; after SIGTERM running calls and requests are let finish, for as long as is configured,
     a second signal ends that. Raises OSError (port in use), AgentError, NoTracing and EngineExited."""
+    give_back()
     asyncio.get_running_loop().set_default_executor(_full_pool())
     services = Services(config, new_fleet(config))
     await services.agents.start()
