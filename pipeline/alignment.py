@@ -23,6 +23,7 @@ from bargein.engine import protocol as p
 from bargein.engine.client import EngineClient, EngineUnavailable
 
 from .audio import F32, IN_RATE
+from .claims import try_hold
 from .oneshot import Use, WorkFailed, WorkRefused
 from .recording import write_json
 from .recordings import Tally, Wish, transcribe
@@ -38,7 +39,8 @@ Timed = tuple[str, float, float]  # a word, its start and end, ms
 
 
 class Aligner:
-    """Call folders wait in line and are done one after another; what cannot be done is left as it is."""
+    """Call folders wait in line and are done one after another, each once, however many processes have it in theirs; what
+    cannot be done is left as it is."""
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
@@ -77,8 +79,16 @@ class Aligner:
 async def align(engine: EngineClient, folder: Path) -> None:
     """Give the caller's words in a call's folder their times. Raises EngineUnavailable, WorkFailed, WorkRefused, OSError,
     ValueError."""
+    with (folder / "audio.wav").open("rb") as audio:
+        if try_hold(audio):  # or another process is at it
+            await _align(engine, folder)
+
+
+async def _align(engine: EngineClient, folder: Path) -> None:
     file = folder / "transcript.json"
     told = msgspec.json.decode(await asyncio.to_thread(file.read_bytes))
+    if told.get("aligned"):  # another process was sooner
+        return
     for item in told["items"]:
         if item["words"] is None:
             words = await _item(engine, folder / "audio.wav", item) if item["text"] else []
