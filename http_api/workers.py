@@ -27,6 +27,7 @@ import msgspec
 from bargein.engine.client import EngineClient
 from bargein.engine.supervisor import Supervisor
 from bargein.models.store import home
+from bargein.pipeline.claims import held_folder
 
 from .app import Stop, engine_args, say_listening
 from .board import Board
@@ -75,7 +76,8 @@ async def serve_with_workers(config: Config) -> None:
     """Serve until SIGTERM or SIGINT, as `app.serve`. Raises OSError (port in use), ConfigError, EngineExited, WorkerFailed."""
     directory = Path(tempfile.mkdtemp(prefix="bargein-workers-"))
     try:
-        with reserved(config.server.host, config.server.port) as port:
+        # Held, so that what clears old files out of such places leaves the directory alone.
+        with held_folder(directory), reserved(config.server.host, config.server.port) as port:
             config = msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, port=port))
             context(config.server, home() / "tls")  # a certificate is made here, once
             await _serve(config, directory)

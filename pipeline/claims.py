@@ -41,7 +41,7 @@ def is_held(path: Path) -> bool:
 
 @contextlib.contextmanager
 def held_folder(path: Path) -> Iterator[None]:
-    """Be the only one who tidies a folder."""
+    """Have a folder for oneself, as one who tidies it."""
     file = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         hold(file)
