@@ -86,8 +86,8 @@ class Metrics:
         ready = Gauge("bargein_engine_ready", "1 while the engine is connected and warm", registry=common)
         ready.set_function(lambda: float(services.engine.ready))
         common.register(EngineLoad(services.engine))
-        streams = Gauge("bargein_engine_streams", "Streams open on the engine", registry=registry)
-        streams.set_function(lambda: float(services.engine.num_streams()))
+        streams = Gauge("bargein_engine_streams", "Streams open on the engine", registry=common)
+        streams.set_function(lambda: float(services.all_streams))
 
     @contextmanager
     def running(self, route: str) -> Iterator[None]:

@@ -106,6 +106,13 @@ class Services:
         """The server's: those of its other workers too."""
         return self.num_sessions if self.seat is None else self.seat.board.sessions
 
+    @property
+    def all_streams(self) -> int:
+        """Open on the engine: this process' own where there is no other, else as the engine told last."""
+        if self.seat is None or self.engine.load is None:
+            return self.engine.num_streams()
+        return self.engine.load.streams
+
     def _tell(self) -> None:
         """Show the other workers how many sessions there are here."""
         if self.seat is not None:
@@ -142,7 +149,7 @@ class Services:
     def load(self) -> dict[str, int]:
         """How busy the server is, for the inspector's engine lane."""
         jobs = self.engine.load.jobs if self.engine.load is not None else 0
-        return {"sessions": self.all_sessions, "streams": self.engine.num_streams(), "jobs": jobs}
+        return {"sessions": self.all_sessions, "streams": self.all_streams, "jobs": jobs}
 
     def watch(self, transport: str, answered_by: str) -> Callable[[str], Watch]:
         """What a session's runner calls with its id, to be watched and, where that is configured, recorded."""
