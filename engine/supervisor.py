@@ -41,6 +41,16 @@ class Supervisor:
         self._loaded_at = 0.0
         self.num_restarts = 0
 
+    @property
+    def socket(self) -> Path:
+        """Where the engine of the moment is found, by others than its supervisor: a link that is moved to each new one."""
+        return self._dir / "engine.sock"
+
+    def _point_to(self, socket: Path) -> None:
+        link = self._dir / "next.sock"
+        link.symlink_to(socket.name)
+        link.replace(self.socket)
+
     async def start(self) -> None:
         """Start the first engine and wait for its connection. Raises EngineExited where it cannot run at all."""
         reader = await self._engine()
@@ -61,6 +71,7 @@ class Supervisor:
         process = await self._load()
         socket = self._dir / f"engine-{self.num_restarts}.sock"
         assert process.stdin is not None, "started with a pipe"
+        self._point_to(socket)
         with contextlib.suppress(ConnectionError):
             process.stdin.write(f"{socket}\n".encode())
             await process.stdin.drain()

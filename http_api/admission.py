@@ -38,12 +38,12 @@ class Supply:
 
 
 class Admission:
-    """`limit`: the share of anything that calls may take in all; 0 for no limit."""
+    """`limit`: the share of anything that calls may take in all; 0 for no limit. `fronts`: processes like this one."""
 
-    def __init__(self, limit: float, cores: int | None = None) -> None:
+    def __init__(self, limit: float, cores: int | None = None, fronts: int = 1) -> None:
         self._limit = limit
         self._cores = Supply(cores or len(os.sched_getaffinity(0)))
-        self._workers, self._front = Supply(math.inf), Supply(1.0)  # how many workers: as reported
+        self._workers, self._front = Supply(math.inf), Supply(fronts)  # how many workers: as reported
         self._before: tuple[p.Load, float, float] | None = None
         self._share = 0.0  # of the workers' time that went to calls
         self._calls = 0.0  # how many there were lately
@@ -57,7 +57,8 @@ class Admission:
         self._workers.a_call, self._cores.a_call, self._front.a_call = each, (1 + BESIDE) * each, OF_FRONT * each
 
     def heard(self, load: p.Load, own_s: float, calls: int, at: float) -> None:
-        """The engine's report, with this process' own processor time and the calls there are, at a time in seconds."""
+        """The engine's report, with the processor time of this process and those like it, and the calls there are, at a time
+        in seconds."""
         before, self._before = self._before, (load, own_s, at)
         if before is None:
             return

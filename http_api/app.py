@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from aiohttp import web
 
@@ -21,7 +21,8 @@ from bargein.engine.supervisor import EngineExited, Supervisor
 from bargein.models.store import home
 from bargein.pipeline.oneshot import WorkFailed, WorkRefused
 
-from . import calls, gate, inspect, pages, routes, telephony
+from . import calls, gate, inspect, pages, routes, siblings, telephony
+from .board import Seat
 from .capabilities import capabilities
 from .config import Config
 from .doors import Refused, cors, refusal
@@ -89,8 +90,11 @@ async def envelope(request: web.Request, handler: Callable[[web.Request], Awaita
 
 def make_app(services: Services) -> web.Application:
     limit = services.config.http.max_body_mb * 2**20
-    app = web.Application(middlewares=[gate.gate, cors(services.config.server), envelope], client_max_size=limit)
+    inner = [] if services.seat is None else [siblings.wherever_it_is]
+    app = web.Application(middlewares=[gate.gate, cors(services.config.server), envelope, *inner], client_max_size=limit)
     app[SERVICES] = services
+    if services.seat is not None:
+        siblings.install(app)
     gate.install(app)
     routes.add(app)
     app.router.add_get("/", pages.call_page)
@@ -164,13 +168,18 @@ async def running_engines(config: Config, fleet: Fleet) -> AsyncIterator[None]:
             link.close()
             core.stop()
         return
-    pairs = zip(fleet.clients, fleet.names, strict=True)
-    supervisors = [Supervisor(client, _engine_args(config, name, fleet.names.count(name))) for client, name in pairs]
+    supervisors = supervisors_of(config, fleet)
     try:
         await asyncio.gather(*(supervisor.start() for supervisor in supervisors))
         yield
     finally:
         await asyncio.gather(*(supervisor.stop() for supervisor in supervisors))
+
+
+def supervisors_of(config: Config, fleet: Fleet) -> list[Supervisor]:
+    """Who keeps each client's engine alive."""
+    pairs = zip(fleet.clients, fleet.names, strict=True)
+    return [Supervisor(client, _engine_args(config, name, fleet.names.count(name))) for client, name in pairs]
 
 
 def _engine_args(config: Config, device: str, alike: int) -> list[str]:
@@ -184,50 +193,82 @@ def _engine_args(config: Config, device: str, alike: int) -> list[str]:
     return ["--stt", models.stt, "--chat", models.chat, "--threads", str(threads), *where]
 
 
-async def serve(config: Config) -> None:
+class Stop:
+    """SIGTERM and SIGINT, from when it is made on. `hurry`: SIGINT, or a second signal of either kind."""
+
+    def __init__(self) -> None:
+        self.told, self.hurry = asyncio.Event(), asyncio.Event()
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(sig, self._take, sig)
+
+    def _take(self, sig: signal.Signals) -> None:
+        if sig is signal.SIGINT or self.told.is_set():
+            self.hurry.set()
+        self.told.set()
+
+
+async def serve(
+    config: Config,
+    seat: Seat | None = None,
+    engines: Callable[[Config, Fleet], AbstractAsyncContextManager[None]] | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT; after SIGTERM running calls and requests are let finish, for as long as is configured,
-    a second signal ends that. Raises OSError (port in use), AgentError, NoTracing and EngineExited."""
+    a second signal ends that. `seat`: the place of a worker, one of several on this port; `engines`: how it comes by those.
+    Raises OSError (port in use), AgentError, NoTracing and EngineExited."""
     give_back()
     asyncio.get_running_loop().set_default_executor(_full_pool())
-    services = Services(config, new_fleet(config))
+    services = Services(config, new_fleet(config), seat)
     await services.agents.start()
     app = make_app(services)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=5)
     await runner.setup()
-    stop, hurry = asyncio.Event(), asyncio.Event()
-
-    def told(sig: signal.Signals) -> None:
-        if sig is signal.SIGINT or stop.is_set():
-            hurry.set()
-        stop.set()
-
-    for sig in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(sig, told, sig)
+    stop = Stop()
     try:
         secure = context(config.server, home() / "tls")
-        await web.TCPSite(runner, config.server.host, config.server.port, ssl_context=secure).start()
-        address = f"{'https' if secure else 'http'}://{config.server.host}:{config.server.port}"
-        log.info("listening at %s; loading models", address)
-        if config.server.host not in ("127.0.0.1", "localhost", "::1") and not config.server.api_keys:
-            log.warning("anyone who reaches %s can use it: no API key is set (server.api_keys)", address)
-        services.engine.on_change = lambda: _say_ready(services, address)
-        async with running_engines(config, services.engine):
-            await stop.wait()
+        host, port = config.server.host, config.server.port
+        await web.TCPSite(runner, host, port, ssl_context=secure, reuse_port=seat is not None or None).start()
+        if seat is None:
+            say_listening(config)
+            services.engine.on_change = lambda: _say_ready(services, config.server.address)
+        else:
+            await siblings.listen(runner, seat)
+            services.engine.on_change = lambda: _sit_ready(services, seat)
+        async with (engines or running_engines)(config, services.engine):
+            await stop.told.wait()
             log.info("ending")
             await asyncio.gather(
-                gate.drained(app, config.http.drain_s, hurry), services.drained(config.server.drain_s, hurry)
+                gate.drained(app, config.http.drain_s, stop.hurry), services.drained(config.server.drain_s, stop.hurry)
             )  # fmt: skip
             await runner.cleanup()
     finally:
         await runner.cleanup()
 
 
+def say_listening(config: Config) -> None:
+    """Where the server is, and who can use it."""
+    address = config.server.address
+    log.info("listening at %s; loading models", address)
+    if config.server.host not in ("127.0.0.1", "localhost", "::1") and not config.server.api_keys:
+        log.warning("anyone who reaches %s can use it: no API key is set (server.api_keys)", address)
+
+
+def _sit_ready(services: Services, seat: Seat) -> None:
+    """A worker's engine has come or gone: its parent says when all have theirs."""
+    if services.engine.ready:
+        _settle()
+    seat.set_state("ready" if services.engine.ready else "listening")
+
+
+def models_of(fleet: Fleet) -> str:
+    """What runs, in words."""
+    several = f"; {len(fleet.serving)} of {n} engines" if (n := len(fleet.clients)) > 1 else ""
+    return ", ".join(f"{task} {name}" for task, name in fleet.models.items()) + several
+
+
 def _say_ready(services: Services, address: str) -> None:
     if services.engine.ready:
         _settle()
-        models = ", ".join(f"{task} {name}" for task, name in services.engine.models.items())
-        several = f"; {len(services.engine.serving)} of {n} engines" if (n := len(services.engine.clients)) > 1 else ""
-        log.info("ready at %s (%s%s)", address, models, several)
+        log.info("ready at %s (%s)", address, models_of(services.engine))
 
 
 def _settle() -> None:

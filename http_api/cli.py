@@ -49,6 +49,7 @@ def _serve_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     serve.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings")
     serve.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     serve.add_argument("--port", help="port to listen on (default 8000)")
+    serve.add_argument("--workers", metavar="N", help="processes that serve, before one engine (default 1)")
     serve.add_argument("--tls", choices=("auto",), help="https with a self-signed certificate, made once and kept")
     serve.add_argument("--tls-cert", metavar="FILE", help="https with this certificate (PEM)")
     serve.add_argument("--tls-key", metavar="FILE", help="and its key")
@@ -160,6 +161,7 @@ def _serve(args: argparse.Namespace) -> int:
     from bargein.http_api.config import ConfigError, load
     from bargein.http_api.logs import configure
     from bargein.http_api.tracing import NoTracing
+    from bargein.http_api.workers import WorkerFailed, serve_with_workers
     from bargein.models.errors import WeightsError
     from bargein.models.pull import pull
     from bargein.models.store import state
@@ -167,7 +169,8 @@ def _serve(args: argparse.Namespace) -> int:
     named = {"server.host": args.host, "server.port": args.port, "engine.mode": args.engine, "models.stt": args.stt,
              "models.chat": args.chat, "chat.base_url": args.chat_base_url, "chat.model": args.chat_model,
              "server.tls": args.tls, "server.tls_cert": args.tls_cert, "server.tls_key": args.tls_key,
-             "log.level": args.log_level, "engine.device": args.device, "engine.gpu_memory": args.gpu_memory}  # fmt: skip
+             "log.level": args.log_level, "engine.device": args.device, "engine.gpu_memory": args.gpu_memory,
+             "server.workers": args.workers}  # fmt: skip
     flags = {k: v for k, v in named.items() if v is not None}
     if args.agent:
         flags["server.agents"] = ",".join(args.agent)
@@ -189,7 +192,9 @@ def _serve(args: argparse.Namespace) -> int:
         logging.getLogger("bargein").info("models run %s", "; ".join(choice.why for choice in choices))
         import uvloop
 
-        uvloop.run(serve(config))
+        uvloop.run(serve(config) if config.server.workers == 1 else serve_with_workers(config))
+    except WorkerFailed as failed:
+        return failed.status
     except (AgentError, ConfigError, DeviceError, NoTracing, WeightsError, EngineExited) as problem:
         return _fail(problem)
     except OSError as problem:

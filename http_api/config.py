@@ -17,6 +17,8 @@ from bargein.realtime.settings import Limits, Settings, SettingsError, apply, pa
 
 from .webhooks import key_of
 
+MAX_WORKERS = 64
+
 
 class ConfigError(Exception):
     """A configuration that cannot be used; the message names the key."""
@@ -37,9 +39,15 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_cert: str = ""
     tls_key: str = ""
 
+    workers: int = 1  # processes that serve, before one engine, on one port
+
     @property
     def is_tls(self) -> bool:
         return bool(self.tls or self.tls_cert)
+
+    @property
+    def address(self) -> str:
+        return f"{'https' if self.is_tls else 'http'}://{self.host}:{self.port}"
 
 
 class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -179,6 +187,10 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]
         raise ConfigError(_readable(str(problem))) from None
     if not 0 <= config.server.port <= 65535:
         raise ConfigError(f"server.port: {config.server.port} is not a port (0 to 65535)")
+    if not 1 <= config.server.workers <= MAX_WORKERS:
+        raise ConfigError(f"server.workers: {config.server.workers} is not from 1 to {MAX_WORKERS}")
+    if config.server.workers > 1 and config.engine.mode == "inproc":
+        raise ConfigError("server.workers: more than 1 need an engine of their own process (engine.mode = process)")
     if bool(config.server.tls_cert) != bool(config.server.tls_key):
         raise ConfigError("server.tls_cert, server.tls_key: give both or neither")
     if not 0 <= config.webrtc.port_min <= config.webrtc.port_max <= 65535:

@@ -19,6 +19,14 @@ from .secrets import Secrets
 
 KEY_PROTOCOL = "openai-insecure-api-key."
 HASHED = "sha256:"
+HOP = "x-bargein-hop"
+
+
+def is_sibling(request: web.Request) -> bool:
+    """Whether another worker of this server passes on a request that it has let in: only they reach the Unix socket, so
+    the header means nothing anywhere else."""
+    socket_of = request.get_extra_info("socket")
+    return HOP in request.headers and socket_of is not None and socket_of.family == socket.AF_UNIX
 
 
 def offered_protocols(request: web.Request) -> list[str]:

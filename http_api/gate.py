@@ -12,8 +12,7 @@ import logging
 import re
 import secrets
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -21,7 +20,8 @@ from aiohttp import web
 from bargein.engine.client import EngineUnavailable
 from bargein.pipeline.oneshot import WorkFailed, WorkRefused
 
-from .doors import host_is_good, key_is_good, origin_is_good, presented_key
+from .board import Crowded, Row, SharedAccounts
+from .doors import host_is_good, is_sibling, key_is_good, origin_is_good, presented_key
 from .errors import ApiError
 from .metrics import METRICS, Metrics
 from .services import SERVICES
@@ -40,11 +40,33 @@ EXPOSED = "Location, x-request-id, Retry-After, x-bargein-unused"
 
 
 @dataclass(slots=True)
-class _Bucket:
+class _Account:
     """A key's requests: tokens refill evenly over a minute."""
 
     tokens: float
     at: float
+    running: int = 0
+
+    def begin(self) -> None:
+        self.running += 1
+
+
+class Accounts:
+    """Each key's account, in this process; `board.SharedAccounts` are those of several workers."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Account] = {}
+
+    @contextlib.contextmanager
+    def of(self, who: str, now: float, full: float) -> Iterator[_Account]:
+        """A key's account; a new one has all its tokens."""
+        if len(self._kept) > 10_000:
+            self._kept = {k: a for k, a in self._kept.items() if a.running or now - a.at < 60}
+        yield self._kept.setdefault(who, _Account(full, now))
+
+    def leave(self, who: str) -> None:
+        """One of its requests has ended."""
+        self._kept[who].running -= 1
 
 
 @dataclass(slots=True)
@@ -53,48 +75,50 @@ class Gate:
 
     per_minute: int
     concurrent: int
-    buckets: dict[str, _Bucket] = field(default_factory=dict)
-    running: Counter[str] = field(default_factory=Counter)
+    accounts: Accounts | SharedAccounts = field(default_factory=Accounts)
     draining: bool = False
-
-    @property
-    def num_running(self) -> int:
-        return self.running.total()
+    num_running: int = 0
 
     def enter(self, who: str, now: float) -> dict[str, str]:
-        """Count a request in; what the response says of the limits. ApiError 429 beyond them."""
-        headers: dict[str, str] = {}
-        if self.per_minute:
-            rate = self.per_minute / 60
-            bucket = self.buckets.setdefault(who, _Bucket(self.per_minute, now))
-            bucket.tokens = min(self.per_minute, bucket.tokens + (now - bucket.at) * rate)
-            bucket.at = now
-            if len(self.buckets) > 10_000:
-                self.buckets = {k: b for k, b in self.buckets.items() if now - b.at < 60}
-            if bucket.tokens < 1:
-                wait = max(1, round((1 - bucket.tokens) / rate + 0.5))
-                raise ApiError(
-                    429, f"more than {self.per_minute} requests a minute", code="rate_limit_exceeded",
-                    Retry_After=str(wait), x_ratelimit_limit_requests=str(self.per_minute),
-                    x_ratelimit_remaining_requests="0", x_ratelimit_reset_requests=f"{wait}s",
-                )  # fmt: skip
-            bucket.tokens -= 1
-            headers = {
-                "x-ratelimit-limit-requests": str(self.per_minute),
-                "x-ratelimit-remaining-requests": str(int(bucket.tokens)),
-                "x-ratelimit-reset-requests": f"{(self.per_minute - bucket.tokens) / rate:.1f}s",
-            }
-        if self.concurrent and self.running[who] >= self.concurrent:
-            raise ApiError(
-                429, f"more than {self.concurrent} requests at once", code="concurrency_limit_exceeded", Retry_After="1"
-            )
-        self.running[who] += 1
+        """Count a request in; what the response says of the limits. ApiError 429 beyond them, 503 where there is no place."""
+        try:
+            with self.accounts.of(who, now, self.per_minute) as account:
+                headers = self._spend(account, now)
+                if self.concurrent and account.running >= self.concurrent:
+                    message = f"more than {self.concurrent} requests at once"
+                    raise ApiError(429, message, code="concurrency_limit_exceeded", Retry_After="1")
+                account.begin()
+        except Crowded:
+            raise ApiError(503, "too many clients at once", code="server_full", Retry_After="1") from None
+        self.num_running += 1
         return headers
 
+    def _spend(self, account: _Account | Row, now: float) -> dict[str, str]:
+        """Take a token, where they are counted. Raises ApiError."""
+        if not self.per_minute:
+            account.at = now
+            return {}
+        rate = self.per_minute / 60
+        tokens = min(self.per_minute, account.tokens + (now - account.at) * rate)
+        account.tokens, account.at = tokens, now
+        if tokens < 1:
+            wait = max(1, round((1 - tokens) / rate + 0.5))
+            raise ApiError(
+                429, f"more than {self.per_minute} requests a minute", code="rate_limit_exceeded",
+                Retry_After=str(wait), x_ratelimit_limit_requests=str(self.per_minute),
+                x_ratelimit_remaining_requests="0", x_ratelimit_reset_requests=f"{wait}s",
+            )  # fmt: skip
+        account.tokens = tokens = tokens - 1
+        return {
+            "x-ratelimit-limit-requests": str(self.per_minute),
+            "x-ratelimit-remaining-requests": str(int(tokens)),
+            "x-ratelimit-reset-requests": f"{(self.per_minute - tokens) / rate:.1f}s",
+        }
+
     def leave(self, who: str) -> None:
-        self.running[who] -= 1
-        if self.running[who] <= 0:
-            del self.running[who]
+        """A request that was counted in has ended."""
+        self.accounts.leave(who)
+        self.num_running -= 1
 
 
 GATE = web.AppKey("gate", Gate)
@@ -107,6 +131,8 @@ async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
     request[REQUEST_ID] = given if ID.match(given) else f"req_{secrets.token_hex(12)}"
     request[STARTED] = started = time.monotonic()
     request[EXTRA] = {}
+    if is_sibling(request):  # counted and let in where it came from
+        return await _passed_on(request, handler)
     metrics = request.app[METRICS]
     resource = request.match_info.route.resource
     route = resource.canonical if resource is not None else "unknown"
@@ -122,6 +148,16 @@ async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
             metrics.count(route, request.method, status, time.monotonic() - started)
             log.info("%s %s %s %.0f ms %s", request.method, route, status, 1000 * (time.monotonic() - started),
                      request[REQUEST_ID])  # fmt: skip
+
+
+async def _passed_on(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """The answer to a sibling."""
+    try:
+        return await handler(request)
+    except ApiError as problem:
+        return problem.response()
+    except ConnectionError:
+        return web.Response(status=499)
 
 
 async def _guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -235,8 +271,9 @@ async def finish_headers(request: web.Request, response: web.StreamResponse) -> 
 
 def install(app: web.Application) -> None:
     """Give an application its gate; the middleware itself goes first in its list."""
-    http = app[SERVICES].config.http
-    app[GATE] = Gate(http.requests_per_minute, http.concurrent_requests)
+    http, seat = app[SERVICES].config.http, app[SERVICES].seat
+    accounts = Accounts() if seat is None else SharedAccounts(seat)
+    app[GATE] = Gate(http.requests_per_minute, http.concurrent_requests, accounts)
     app[METRICS] = Metrics(app[SERVICES])
     app.on_response_prepare.append(finish_headers)
 

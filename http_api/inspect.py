@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 from aiohttp import web
 
-from .doors import admit_admin, refusal
+from .doors import admit_admin, is_sibling, refusal
 from .services import SERVICES
+from .siblings import SIBLINGS
 
 # What a recorded call's folder holds, by the name that the address has for it.
 FILES = {"journal": ("journal.jsonl", "application/x-ndjson"), "audio.wav": ("audio.wav", "audio/wav"),
@@ -21,6 +23,13 @@ async def list_sessions(request: web.Request) -> web.Response:
     if (refused := admit_admin(request, services.config.server)) is not None:
         return refused
     data = services.inspections.list()
+    siblings = request.app.get(SIBLINGS)
+    if siblings is not None:
+        if is_sibling(request):
+            return web.json_response({"data": data})
+        for told in (await siblings.gather(request)).values():
+            data += json.loads(told)["data"]
+        data.sort(key=lambda s: -s["started"])
     if services.recorder is not None:
         known = {s["session_id"]: s for s in data}
         for recording in services.recorder.list():

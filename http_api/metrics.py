@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from aiohttp import web
@@ -16,12 +16,15 @@ from prometheus_client import (
     generate_latest,
 )  # fmt: skip
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from bargein.engine.fleet import Fleet
 from bargein.engine.stats import VAD_BOUNDS_MS
 
+from .doors import is_sibling
 from .services import Services
+from .siblings import SIBLINGS
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -73,18 +76,20 @@ class Metrics:
         self.in_flight = Gauge("bargein_http_requests_in_flight", "HTTP requests now", ("route",), registry=registry)
         self.tokens = Counter("bargein_tokens_total", "Language-model tokens", ("kind",), registry=registry)
         self.audio = Counter("bargein_audio_seconds_total", "Audio heard and spoken", ("kind",), registry=registry)
-        sessions = Gauge("bargein_realtime_sessions", "Realtime sessions now", registry=registry)
-        sessions.set_function(lambda: float(services.num_sessions))
-        most = Gauge("bargein_realtime_sessions_max", "Realtime sessions that are taken at most", registry=registry)
-        most.set(services.config.server.max_sessions)
-        ready = Gauge("bargein_engine_ready", "1 while an engine is connected and warm", registry=registry)
-        ready.set_function(lambda: float(services.engine.ready))
-        serving = Gauge("bargein_engines_serving", "Engines that are connected and warm", registry=registry)
-        serving.set_function(lambda: float(len(services.engine.serving)))
-        registry.register(EngineLoad(services.engine))
         ProcessCollector(registry=registry)
-        streams = Gauge("bargein_engine_streams", "Streams open on the engine", registry=registry)
-        streams.set_function(lambda: float(services.engine.num_streams()))
+        # Of several workers each has its own of the above, told with its number; what follows is of the server.
+        self.common = common = registry if services.seat is None else CollectorRegistry()
+        sessions = Gauge("bargein_realtime_sessions", "Realtime sessions now", registry=common)
+        sessions.set_function(lambda: float(services.all_sessions))
+        most = Gauge("bargein_realtime_sessions_max", "Realtime sessions that are taken at most", registry=common)
+        most.set(services.config.server.max_sessions)
+        ready = Gauge("bargein_engine_ready", "1 while the engine is connected and warm", registry=common)
+        ready.set_function(lambda: float(services.engine.ready))
+        serving = Gauge("bargein_engines_serving", "Engines that are connected and warm", registry=common)
+        serving.set_function(lambda: float(len(services.engine.serving)))
+        common.register(EngineLoad(services.engine))
+        streams = Gauge("bargein_engine_streams", "Streams open on the engine", registry=common)
+        streams.set_function(lambda: float(services.all_streams))
 
     @contextmanager
     def running(self, route: str) -> Iterator[None]:
@@ -105,10 +110,32 @@ class Metrics:
         self.tokens.labels("output").inc(made)
 
 
+class Together(Collector):
+    """What every worker told of itself, each number with the worker's."""
+
+    def __init__(self, texts: Mapping[int, bytes]) -> None:
+        self._texts = texts
+
+    def collect(self) -> Iterator[Metric]:
+        found: dict[str, Metric] = {}
+        for number, text in sorted(self._texts.items()):
+            for family in text_string_to_metric_families(text.decode()):
+                whole = found.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                for sample in family.samples:
+                    labels = {**sample.labels, "worker": str(number + 1)}
+                    whole.add_sample(sample.name, labels, sample.value)
+        yield from found.values()
+
+
 METRICS = web.AppKey("metrics", Metrics)
 
 
 async def metrics(request: web.Request) -> web.Response:
     """`GET /metrics`."""
-    body = generate_latest(request.app[METRICS].registry)
+    own = request.app[METRICS]
+    body = generate_latest(own.registry)
+    siblings = request.app.get(SIBLINGS)
+    if siblings is not None and not is_sibling(request):
+        texts = {siblings.seat.number: body} | await siblings.gather(request)
+        body = generate_latest(Together(texts)) + generate_latest(own.common)
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

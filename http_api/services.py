@@ -29,14 +29,19 @@ from bargein.realtime.settings import Settings
 
 from .admission import Admission
 from .agents import AgentChat, Agents, Start
+from .board import Seat
 from .config import Config
-from .doors import refusal
+from .doors import Refused, refusal
 from .secrets import Secrets
 from .tracing import Tracer
 from .version import package_version
 from .webhooks import Webhooks
 
 log = logging.getLogger("bargein.http")
+
+
+def _full() -> web.Response:
+    return refusal(503, "the server is full", "server_full", Retry_After="10")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,11 +56,11 @@ class LiveCall:
 class Services:
     """One per front process."""
 
-    def __init__(self, config: Config, engine: Fleet) -> None:
-        """Raises AgentError, NoTracing."""
-        self.config, self.engine = config, engine
+    def __init__(self, config: Config, engine: Fleet, seat: Seat | None = None) -> None:
+        """`seat`: this process' place among several that are one server. Raises AgentError, NoTracing."""
+        self.config, self.engine, self.seat = config, engine, seat
         self.settings: Settings = config.session_settings()
-        self.secrets = Secrets()
+        self.secrets = Secrets(maker=None if seat is None else seat.number)
         self.agents = Agents(config.server.agents)
         self.calls: dict[str, LiveCall] = {}
         rtc = config.webrtc
@@ -66,13 +71,15 @@ class Services:
         inspector = config.inspector
         self.recorder: Recorder | None = None
         if inspector.session_dir:
-            self.recorder = Recorder(Path(inspector.session_dir), inspector.keep_days, inspector.keep_mb)
+            is_first = seat is None or seat.is_heir
+            folder = Path(inspector.session_dir)
+            self.recorder = Recorder(folder, inspector.keep_days, inspector.keep_mb, tidy_now=is_first)
         self._aligner = Aligner(engine)
         hooks = config.webhooks
         self._webhooks = Webhooks(hooks.urls, hooks.secret, hooks.timeout_s) if hooks.urls else None
         otel = config.otel
         self._tracer = Tracer(otel.endpoint, otel.service, package_version()) if otel.endpoint else None
-        self._admission = Admission(config.server.max_load)
+        self._admission = Admission(config.server.max_load, fronts=config.server.workers)
         engine.on_load = self._loaded
         self._runners: set[SessionRunner] = set()
         self._num_opening = 0
@@ -83,13 +90,38 @@ class Services:
 
     def _loaded(self, load: p.Load) -> None:
         """The engine told how busy it is."""
-        self._admission.heard(load, time.process_time(), self.num_sessions, time.monotonic())
+        own_s = time.process_time()
+        spent_s = own_s if self.seat is None else self.seat.spent_s(own_s)
+        self._admission.heard(load, spent_s, self.all_sessions, time.monotonic())
         for runner in list(self._runners):
             runner.told_load(self._admission.is_busy)
 
     @property
     def num_sessions(self) -> int:
+        """This process' sessions."""
         return len(self._runners) + self._num_opening
+
+    @property
+    def all_sessions(self) -> int:
+        """The server's: those of its other workers too."""
+        return self.num_sessions if self.seat is None else self.seat.board.sessions
+
+    @property
+    def all_streams(self) -> int:
+        """Open on the engine: this process' own where there is no other, else as the engine told last."""
+        if self.seat is None or self.engine.load is None:
+            return self.engine.num_streams()
+        return self.engine.load.streams
+
+    def _tell(self) -> None:
+        """Show the other workers how many sessions there are here."""
+        if self.seat is not None:
+            self.seat.tell(self.num_sessions)
+
+    def _tell_soon(self) -> None:
+        """The same for one less, when what goes on with its place, such as the session that was being set up, has it."""
+        if self.seat is not None:
+            asyncio.get_running_loop().call_soon(self._tell)
 
     @property
     def chat_model(self) -> str:
@@ -117,7 +149,7 @@ class Services:
     def load(self) -> dict[str, int]:
         """How busy the server is, for the inspector's engine lane."""
         jobs = self.engine.load.jobs if self.engine.load is not None else 0
-        return {"sessions": self.num_sessions, "streams": self.engine.num_streams(), "jobs": jobs}
+        return {"sessions": self.all_sessions, "streams": self.all_streams, "jobs": jobs}
 
     def watch(self, transport: str, answered_by: str) -> Callable[[str], Watch]:
         """What a session's runner calls with its id, to be watched and, where that is configured, recorded."""
@@ -148,6 +180,8 @@ class Services:
                 loop.call_soon_threadsafe(self._aligner.put, folder)
 
         recorder.written = written
+        if self.seat is not None and not self.seat.is_heir:
+            return
         for folder in recorder.unaligned():
             self._aligner.put(folder)
 
@@ -157,21 +191,24 @@ class Services:
             return refusal(503, "the server is shutting down", "draining", Retry_After="5")
         if not self.engine.ready:
             return refusal(503, "the engine is starting", "engine_unavailable", Retry_After="2")
-        if self.num_sessions >= self.config.server.max_sessions:
-            return refusal(503, "the server is full", "server_full", Retry_After="10")
+        if self.all_sessions >= self.config.server.max_sessions:
+            return _full()
         self._admission.expect(self.engine.call_s)
-        if not self._admission.fits(self.num_sessions):
+        if not self._admission.fits(self.all_sessions):
             return refusal(503, "the server has no time for one more call", "server_full", Retry_After="10")
         return None
 
     @contextlib.contextmanager
     def opening(self) -> Iterator[None]:
-        """Count a session that is being set up."""
+        """Count a session that is being set up. Raises Refused where another worker has just taken the last place."""
+        if self.seat is not None and not self.seat.take(self.num_sessions + 1, self.config.server.max_sessions):
+            raise Refused(_full())
         self._num_opening += 1
         try:
             yield
         finally:
             self._num_opening -= 1
+            self._tell_soon()
 
     def http(self) -> aiohttp.ClientSession:
         """The connections to the chat server, shared by all requests."""
@@ -218,6 +255,7 @@ class Services:
             yield
         finally:
             self._runners.discard(runner)
+            self._tell_soon()
 
     def start_call(self, call: LiveCall) -> None:
         """Run a WebRTC call beside the request that made it."""
@@ -235,6 +273,7 @@ class Services:
         finally:
             self.calls.pop(call.id, None)
             self._runners.discard(call.runner)
+            self._tell_soon()
 
     async def drained(self, seconds: float, hurry: asyncio.Event) -> None:
         """Take no more sessions and wait for those that run, so long at most, or until there is a hurry."""

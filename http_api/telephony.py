@@ -22,6 +22,7 @@ from .agents import Start
 from .calls import session_start
 from .doors import Grant, Refused, host_is_good, key_is_good, origin_is_good, presented_key, refusal
 from .services import SERVICES, Services
+from .siblings import learn
 
 log = logging.getLogger("bargein.phone")
 
@@ -49,6 +50,7 @@ async def phone(request: web.Request) -> web.StreamResponse:
         return refusal(403, f"this server is not known as {request.host!r}; see server.allowed_hosts")
     telnyx = request.headers.get("x-telnyx-streaming-auth-token", "")
     token = request.query.get("token", "") or presented_key(request) or telnyx
+    await learn(request, token)
     grant = _grant(services, token)
     if token and grant is None:
         return refusal(401, "the token is wrong or has expired", "invalid_api_key")
@@ -63,7 +65,9 @@ async def phone(request: web.Request) -> web.StreamResponse:
         try:
             async with asyncio.timeout(START_S):
                 started = await _started(ws, framing)
-            grant = grant or _grant(services, started.parameters.get("token", ""))
+            if grant is None:
+                await learn(request, started.parameters.get("token", ""))
+                grant = _grant(services, started.parameters.get("token", ""))
             if grant is None:
                 raise PhoneError("the parameter token is missing or wrong")
             start = _start(services, request, started, grant)

@@ -24,6 +24,7 @@ from bargein.engine.client import EngineUnavailable
 from bargein.engine.fleet import Engine
 
 from .audio import F32, IN_RATE
+from .claims import try_hold
 from .oneshot import Use, WorkFailed, WorkRefused
 from .recording import write_json
 from .recordings import Tally, Wish, transcribe
@@ -39,7 +40,8 @@ Timed = tuple[str, float, float]  # a word, its start and end, ms
 
 
 class Aligner:
-    """Call folders wait in line and are done one after another; what cannot be done is left as it is."""
+    """Call folders wait in line and are done one after another, each once, however many processes have it in theirs; what
+    cannot be done is left as it is."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -78,8 +80,16 @@ class Aligner:
 async def align(engine: Engine, folder: Path) -> None:
     """Give the caller's words in a call's folder their times. Raises EngineUnavailable, WorkFailed, WorkRefused, OSError,
     ValueError."""
+    with (folder / "audio.wav").open("rb") as audio:
+        if try_hold(audio):  # or another process is at it
+            await _align(engine, folder)
+
+
+async def _align(engine: Engine, folder: Path) -> None:
     file = folder / "transcript.json"
     told = msgspec.json.decode(await asyncio.to_thread(file.read_bytes))
+    if told.get("aligned"):  # another process was sooner
+        return
     for item in told["items"]:
         if item["words"] is None:
             words = await _item(engine, folder / "audio.wav", item) if item["text"] else []

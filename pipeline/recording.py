@@ -10,7 +10,8 @@
 `turns.json`: the latency of every turn, stage by stage.
 
 A session hands over and goes on; one thread writes. The last three files come when the call ends. Old calls go by age
-and by total size.
+and by total size. Several processes may record to one folder: whoever writes a call holds its journal (`claims.py`), and
+the others leave it alone.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from bargein.realtime import effects as f
 from bargein.realtime import events as e
 
 from .audio import F32, IN_RATE, OUT_RATE
+from .claims import held_folder, hold, is_held
 from .inspect import Record, Summary
 from .journal import digest, encode
 from .minutes import Minutes
@@ -59,18 +61,20 @@ def write_json(path: Path, value: Any) -> None:
 
 
 class Recorder:
-    """The folder of recordings and the thread that writes to it."""
+    """The folder of recordings and the thread that writes to it. `tidy_now`: remove old calls at once, not only after one."""
 
-    def __init__(self, folder: Path, keep_days: float, keep_mb: int) -> None:
+    def __init__(self, folder: Path, keep_days: float, keep_mb: int, *, tidy_now: bool = True) -> None:
         self.folder, self._keep_days, self._keep_mb = folder, keep_days, keep_mb
         folder.mkdir(parents=True, exist_ok=True)
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._open: set[str] = set()
+        self._claims: dict[str, int] = {}  # what holds the journals of those, closed or not; the writing thread's own
         self.written: Callable[[Path], None] = lambda folder: None  # whom `finished` tells
         self._journals: dict[str, IO[bytes]] = {}  # the writing thread's own
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
-        self.do(self.tidy)
+        if tidy_now:
+            self.do(self.tidy)
 
     def do(self, job: Callable[[], None], *, always: bool = False) -> bool:
         """Hand over work for the disk; False where too much is waiting, unless it has to be done `always`."""
@@ -101,6 +105,8 @@ class Recorder:
         """The journal to write to, on the writing thread."""
         journal = (self.folder / session_id / "journal.jsonl").open("wb", buffering=1 << 16)
         self._journals[session_id] = journal
+        hold(journal)
+        self._claims[session_id] = os.dup(journal.fileno())
         return journal
 
     def shut(self, session_id: str) -> None:
@@ -116,6 +122,8 @@ class Recorder:
     def finished(self, folder: Path) -> None:
         """A call's folder is whole; told on the writing thread."""
         self._open.discard(folder.name)
+        if (claim := self._claims.pop(folder.name, None)) is not None:
+            os.close(claim)
         self.written(folder)
         self.tidy()
 
@@ -125,12 +133,16 @@ class Recorder:
 
     def tidy(self) -> None:
         """Remove what is too old, then the oldest while all is too large. Live recordings stay."""
+        with held_folder(self.folder):
+            self._tidy()
+
+    def _tidy(self) -> None:
         held = {call: _held(call) for call in self._calls()}
         total = sum(size for size, _ in held.values())
         for call in sorted(held, key=lambda c: held[c][1]):
             size, changed = held[call]
             too_much = time.time() - changed > self._keep_days * 86400 or total > self._keep_mb * 1_000_000
-            if too_much and call.name not in self._open:
+            if too_much and not self.is_live(call.name):
                 total -= size
                 shutil.rmtree(call, ignore_errors=True)
 
@@ -142,12 +154,15 @@ class Recorder:
         return path if path.is_file() and not path.parent.is_symlink() else None
 
     def is_live(self, session_id: str) -> bool:
-        return session_id in self._open
+        """Whether a call is being recorded, here or by another process."""
+        if not NAME.fullmatch(session_id):
+            return False
+        return session_id in self._open or is_held(self.folder / session_id / FILES[0])
 
     def delete(self, session_id: str) -> bool:
         """Remove a recorded call that is over; False: there is none."""
         folder = self.folder / session_id
-        if not NAME.fullmatch(session_id) or session_id in self._open or not folder.is_dir() or folder.is_symlink():
+        if not NAME.fullmatch(session_id) or self.is_live(session_id) or not folder.is_dir() or folder.is_symlink():
             return False
         shutil.rmtree(folder)
         return True
@@ -158,7 +173,7 @@ class Recorder:
         for call in self._calls():
             with contextlib.suppress(OSError, msgspec.DecodeError, TypeError, AttributeError):
                 told = msgspec.json.decode((call / "transcript.json").read_bytes())
-                if call.name not in self._open and told.get("aligned") is False:
+                if not self.is_live(call.name) and told.get("aligned") is False:
                     out.append(call)
         return out
 
@@ -173,7 +188,7 @@ class Recorder:
                     seconds = round(os.fstat(lines.fileno()).st_mtime - started, 1)
             except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError):
                 continue
-            out.append({"session_id": call.name, "live": call.name in self._open, "started": started,
+            out.append({"session_id": call.name, "live": self.is_live(call.name), "started": started,
                         "transport": transport, "seconds": seconds, "recorded": True})  # fmt: skip
         return sorted(out, key=lambda r: -r["started"])
 

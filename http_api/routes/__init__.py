@@ -6,6 +6,7 @@ from aiohttp import web
 
 from ..metrics import metrics
 from ..services import SERVICES
+from ..siblings import SIBLINGS, among_siblings
 from . import chat, completions, embeddings, messages, models, responses, speech, transcriptions
 
 
@@ -22,6 +23,8 @@ def add(app: web.Application) -> None:
     r.add_get("/v1/responses/{response_id}", responses.get)
     r.add_delete("/v1/responses/{response_id}", responses.delete)
     r.add_get("/v1/responses/{response_id}/input_items", responses.input_items)
+    if app.get(SIBLINGS) is not None:
+        r.add_get("/workers/responses/{response_id}", among_siblings(responses.whole))
     r.add_post("/v1/messages", messages.create)
     r.add_post("/v1/messages/count_tokens", messages.count_tokens)
     r.add_post("/v1/audio/speech", speech.create)

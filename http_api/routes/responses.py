@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from urllib.parse import quote
 
+import msgspec
 from aiohttp import web
 
 from bargein.pipeline.oneshot import WorkFailed
@@ -16,6 +19,7 @@ from bargein.pipeline.writing import Ask, Call, CallBegun, CallText, Ended, Text
 
 from ..errors import ApiError, bad
 from ..services import SERVICES, Services
+from ..siblings import SIBLINGS
 from . import asking
 from .fields import Fields, read_json
 from .names import resolve
@@ -50,6 +54,8 @@ class Store:
         return self._kept.pop(response_id, None) is not None
 
 
+MAX_ID = 100  # of an id that is asked about elsewhere
+
 STORE = web.AppKey("responses", Store)
 
 
@@ -66,7 +72,7 @@ class Wanted:
 
 async def create(request: web.Request) -> web.StreamResponse:
     """Answer."""
-    wanted = parse(request.app[SERVICES], request.app[STORE], await read_json(request))
+    wanted = await parse(request.app[SERVICES], partial(_find, request), await read_json(request))
     run = Run(request, wanted)
     if wanted.stream:
         return await stream(request, run.events())
@@ -79,15 +85,15 @@ async def create(request: web.Request) -> web.StreamResponse:
 # --- the request -----------------------------------------------------------------------------------------------------
 
 
-def parse(services: Services, store: Store, f: Fields) -> Wanted:
-    """Read and check a request. Raises ApiError."""
+async def parse(services: Services, find: Callable[[str], Awaitable[Stored | None]], f: Fields) -> Wanted:
+    """Read and check a request; `find`: a kept response by its id. Raises ApiError."""
     model = f.needed_text("model")
     resolve(services, "chat", model)
     raw = f.need("input")
     previous = f.text("previous_response_id")
     before: tuple[Turn, ...] = ()
     if previous is not None:
-        stored = store.get(previous)
+        stored = await find(previous)
         if stored is None:
             raise bad("previous_response_id", f"there is no response {previous[:60]!r}", "previous_response_not_found")
         before = stored.turns
@@ -341,6 +347,21 @@ def _answer_turn(item: dict[str, Any]) -> Turn:
 
 
 # --- what is kept ----------------------------------------------------------------------------------------------------
+
+
+async def _find(request: web.Request, response_id: str) -> Stored | None:
+    """A response that is kept here, or by another worker."""
+    stored, siblings = request.app[STORE].get(response_id), request.app.get(SIBLINGS)
+    if stored is None and siblings is not None:
+        told = await siblings.fetch(f"/workers/responses/{quote(response_id[:MAX_ID], safe='')}")
+        stored = None if told is None else msgspec.json.decode(told, type=Stored)
+    return stored
+
+
+async def whole(request: web.Request) -> web.Response:
+    """A kept response with its conversation, for another worker."""
+    stored = request.app[STORE].get(request.match_info["response_id"])
+    return web.Response(status=404) if stored is None else web.Response(body=msgspec.json.encode(stored))
 
 
 def _stored(request: web.Request) -> Stored:

@@ -65,7 +65,7 @@ def test_a_call_shares_its_token_with_few_others_and_with_every_call() -> None:
     def jobs(cls: p.Class, n: int) -> list[Job]:
         return [Job(Stream(i, "chat", {}, cls, lambda reply: None), i, 0.0, iter(()), 0.0) for i in range(n)]  # type: ignore[arg-type]
 
-    def classes(*found: Job, cost: StepCost = StepCost()) -> list[str]:  # noqa: B008: nothing is learned by it
+    def classes(*found: Job, cost: StepCost = StepCost()) -> list[str]:  # nothing is learned by it
         return [job.stream.cls for job in _company(list(found), cost)]
 
     assert classes(*jobs("live", 2), *jobs("interactive", 20)) == ["live"] * 2 + ["interactive"] * 6
