@@ -1,8 +1,9 @@
 """The chat lane: the local language model. A stream keeps its attention cache between turns.
 
 A prompt that extends what the cache holds prefills only what is new; one that departs from it (a reply that was cut at
-the last word heard) rewinds the cache to where they part; what another stream's cache holds of it is copied. Caches that
-take more memory than all may have are let go, those used longest ago first; what was in them is then read again.
+the last word heard) rewinds the cache to where they part; what another stream's cache holds of it is shared with that: a
+conversation's pages are there once, for the reply and for the judge of its words. Where more pages are in use than may be,
+caches are let go, those used longest ago first; what was in them is then read again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from .writing import Writer
 PREFILL_CHUNK = 32
 # A reply is spoken more slowly than it is written: a token this far on may wait until others have been served.
 FIRST_PHRASE_TOKENS, SPOKEN_TOKEN_S = 12, 0.2
-WORTH_COPYING = 4  # tokens; reading one takes as long as copying a few hundred
 
 
 def _common(have: Sequence[int], want: Sequence[int]) -> int:
@@ -45,22 +45,27 @@ def _common(have: Sequence[int], want: Sequence[int]) -> int:
 
 class ChatLane(Lane):
     """`codec`: the model's tokenizer; `graph`: the functions of `decoder`, or a device's methods of the same names; `room`:
-    bytes that the streams' caches may take together, 0 where the graph sees to that."""
+    bytes that the streams' caches may take together, 0 for as many as the graph gives."""
 
-    shares = True  # a token of several replies is one reading of the weights; caches are copied between streams
+    shares = True  # a token of several replies is one reading of the weights; streams share pages of their caches
 
     def __init__(self, model: decoder.Model, codec: TextCodec, graph: Any = decoder, room: int = 0) -> None:
         self._model, self._codec, self._graph = model, codec, graph
         self._style = chat_prompts.STYLES["smollm2" if model.config.kind == "llama" else model.config.kind]
         self._judge = end_of_words.judge(model, codec, self._style.kind)
-        self._opening = self._graph.new_kv(model.config, 8)  # what a prompt without instructions begins with, once warm
+        self._pool = graph.new_pool(model.config)
+        self._opening = self._new_kv()  # what a prompt without instructions begins with, once warm
         self._open: list[Stream] = []  # the one used last is the last
         self._working: Counter[Stream] = Counter()  # jobs of each
         self._room = room
         self._writer = Writer(model, codec, self._style, graph)
 
+    def _new_kv(self) -> decoder.KV:
+        kv: decoder.KV = self._graph.new_kv(self._model.config, self._pool)
+        return kv
+
     def open(self, stream: Stream) -> None:
-        stream.state = self._graph.new_kv(self._model.config)
+        stream.state = self._new_kv()
         self._open.append(stream)
 
     def close(self, stream: Stream) -> None:
@@ -85,14 +90,14 @@ class ChatLane(Lane):
                 self._make_room()
 
     def _make_room(self) -> None:
-        held = sum(s.state.num_bytes for s in self._open) if self._room else 0
+        """A page that several caches share is counted once, and stays while one of them does."""
+        if not self._room:
+            return
         for stream in self._open[:-1]:
-            if held <= self._room:
+            if self._pool.bytes_used <= self._room:
                 return
             if not self._working[stream]:
-                held -= stream.state.num_bytes
-                stream.state = self._graph.new_kv(self._model.config)
-                held += stream.state.num_bytes
+                stream.state = self._new_kv()
 
     def _steps(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         if isinstance(body, p.EndOfWords):
@@ -147,7 +152,7 @@ class ChatLane(Lane):
             return len(ids)
         cached = _common(own.tokens, ids)
         other = max((self._opening, *(s.state for s in self._open)), key=lambda kv: _common(kv.tokens, ids))
-        if (shared := _common(other.tokens, ids)) > cached + WORTH_COPYING:
+        if (shared := _common(other.tokens, ids)) > cached:
             self._take_over(stream, other, shared)
             own, cached = stream.state, shared
         self._graph.rewind(own, cached)
@@ -156,11 +161,9 @@ class ChatLane(Lane):
             yield None
         return cached
 
-    def _take_over(self, stream: Stream, other: Any, length: int) -> None:
-        """Make a stream's cache hold the first `length` tokens of another one."""
-        own = stream.state
-        self._graph.rewind(own, _common(own.tokens, other.tokens[: length + 1]))
-        stream.state = self._graph.continue_kv(own, other, length)
+    def _take_over(self, stream: Stream, other: decoder.KV, length: int) -> None:
+        """Make a stream's cache the first `length` tokens of another one."""
+        stream.state = self._graph.continue_kv(stream.state, other, length)
 
     def _prompt(self, body: p.Generate, limit: int) -> list[int]:
         """The prompt's tokens; the oldest turns go where it would not fit."""
@@ -224,7 +227,7 @@ class ChatLane(Lane):
         self._writer.prepare()
 
     def warm(self) -> None:
-        kv = self._graph.new_kv(self._model.config)
+        kv = self._new_kv()
         for n in (PREFILL_CHUNK, 7, 1):
             self._graph.forward(self._model.weights, self._model.config, kv, [1] * n)
             self._graph.forward_top(self._model.weights, self._model.config, kv, [1] * n)
