@@ -223,7 +223,6 @@ def _attend_parallel(q, kv_heads, addresses, bounds, rows, lengths, ends, page, 
 
 @nb.njit(**_JIT)
 def _attend(q, k, v, addresses, bounds, rows, lengths, page, layer, scale, window, out):  # type: ignore[no-untyped-def]
-    _store(k, v, addresses, bounds, rows, lengths, page, layer)
     kv_heads = k.shape[1]
     group = q.shape[1] // kv_heads
     ends = np.empty(lengths.shape[0], np.int64)
@@ -233,7 +232,10 @@ def _attend(q, k, v, addresses, bounds, rows, lengths, page, layer, scale, windo
         parts += kv_heads * ((count * group + 3) // 4)
         ends[s] = parts
         seen = lengths[s] + count
+        if seen > (bounds[s + 1] - bounds[s]) * page:  # what follows trusts the addresses
+            raise ValueError("a sequence has too few pages for its tokens")
         products += count * q.shape[1] * q.shape[2] * (min(seen, window + count) if window > 0 else seen)
+    _store(k, v, addresses, bounds, rows, lengths, page, layer)
     if parts > 1 and products >= WORTH_THREADS:
         _attend_parallel(q, kv_heads, addresses, bounds, rows, lengths, ends, page, layer, scale, window, out)
     else:
@@ -242,8 +244,10 @@ def _attend(q, k, v, addresses, bounds, rows, lengths, page, layer, scale, windo
 
 
 def attend_pages(q: F32, k: F32, v: F32, caches: Caches, layer: int, scale: float, window: int) -> F32:
-    """Append keys and values to their caches and attend; q, k and v contiguous, the head size divisible by 8 (else
-    ValueError); see the reference."""
+    """Append keys and values to their caches and attend; q, k and v contiguous; see the reference.
+
+    ValueError for a head size that 8 does not divide, and for a sequence with too few pages.
+    """
     rows, heads, size = q.shape
     if size % 8:
         raise ValueError(f"the head size must be divisible by 8, is {size}")

@@ -114,6 +114,11 @@ def test_keys_and_values_are_where_they_belong() -> None:
     np.testing.assert_array_equal(before[2][LAYER, :, :, 3:], there.blocks[0][2][LAYER, :, :, 3:])
 
 
-def test_a_head_size_that_no_vector_holds_is_refused() -> None:
+def test_what_the_fast_code_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match="divisible by 8"):
         attend([Sequence(2, 1, 1, 3, 12)], 8, 0)
+    one = Sequence(4, 1, 3, 14)
+    there = caches([one], 8)
+    short = there._replace(places=there.places._replace(bounds=np.array([0, 2])))
+    with pytest.raises(ValueError, match="too few pages"):
+        cpu.attend_pages(one.q, one.new("keys"), one.new("values"), short, LAYER, SCALE, 0)
