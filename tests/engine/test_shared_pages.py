@@ -10,6 +10,7 @@ import pytest
 
 from bargein.engine import protocol as p
 from bargein.engine.lanes.chat import ChatLane
+from bargein.kernels import cpu_pages
 from bargein.models import decoder
 
 from .test_batching import run
@@ -172,3 +173,14 @@ def test_logits_do_not_depend_on_where_pages_lie_or_on_company(model: tuple[deco
     alone = decoder.forward(w, cfg, plain, [5])
     together = decoder.forward_spans(w, cfg, [(second, [1, 2]), (first, [5]), (decoder.copy_kv(second, 40), [9])])
     np.testing.assert_array_equal(together[1], alone)
+
+
+def test_once_warm_nothing_of_attention_is_compiled_any_more(model: tuple[decoder.Model, object]) -> None:  # noqa: F811
+    lane = lane_of(model)
+    lane.warm()
+    cfg, w = model[0]
+    kvs = [lane._new_kv() for _ in range(3)]
+    for tokens in ([1], [1, 2], [1] * 40, [1]):
+        decoder.forward(w, cfg, kvs[0], tokens)
+        decoder.forward_top_spans(w, cfg, [(kv, tokens) for kv in kvs])
+    assert len(cpu_pages._attend.signatures) == 1, "one form, for a row and for many, with threads and without"
