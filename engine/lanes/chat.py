@@ -138,32 +138,34 @@ class ChatLane(Lane):
         stream.send(tag, p.TurnScore(score, 1000 * (time.monotonic() - started)))
 
     def _read(self, stream: Stream, ids: list[int]) -> Generator[None, None, int]:
-        """Bring the stream's cache to all but the last chunk of `ids` -> tokens that some cache held already.
-
-        The longest beginning of `ids` that any cache of this lane holds is not computed again: sessions share
-        instructions, and a reply's prompt was often read when its words were judged.
-        """
+        """Bring the stream's cache to all but the last chunk of `ids` -> tokens that some cache held already."""
+        cached = self._take_over(stream, ids)
         own: decoder.KV = stream.state
-        caches = (own, *(s.state for s in self._open))
-        whole = next((kv for kv in caches if kv.ahead is not None and kv.tokens == ids), None)
-        if whole is not None:  # read to its end, and its first token computed
-            if whole is not own:
-                self._take_over(stream, whole, len(ids))
-            return len(ids)
-        cached = _common(own.tokens, ids)
-        other = max((self._opening, *(s.state for s in self._open)), key=lambda kv: _common(kv.tokens, ids))
-        if (shared := _common(other.tokens, ids)) > cached:
-            self._take_over(stream, other, shared)
-            own, cached = stream.state, shared
         self._graph.rewind(own, cached)
         while len(ids) - own.length > PREFILL_CHUNK:  # only the prompt's end needs the head
             self._graph.extend(self._model.weights, self._model.config, own, ids[own.length : own.length + PREFILL_CHUNK])
             yield None
         return cached
 
-    def _take_over(self, stream: Stream, other: decoder.KV, length: int) -> None:
-        """Make a stream's cache the first `length` tokens of another one."""
-        stream.state = self._graph.continue_kv(stream.state, other, length)
+    def _take_over(self, stream: Stream, ids: list[int]) -> int:
+        """Make the stream's cache begin like `ids` for as long as any cache of this lane does -> so many tokens.
+
+        These are not computed again: sessions share instructions, and a reply's prompt was often read when its words were
+        judged.
+        """
+        own: decoder.KV = stream.state
+        caches = (own, *(s.state for s in self._open))
+        whole = next((kv for kv in caches if kv.ahead is not None and kv.tokens == ids), None)
+        if whole is not None:  # read to its end, and its first token computed
+            if whole is not own:
+                stream.state = self._graph.continue_kv(own, whole, len(ids))
+            return len(ids)
+        cached = _common(own.tokens, ids)
+        other = max((self._opening, *(s.state for s in self._open)), key=lambda kv: _common(kv.tokens, ids))
+        if (shared := _common(other.tokens, ids)) > cached:
+            stream.state = self._graph.continue_kv(own, other, shared)
+            cached = shared
+        return cached
 
     def _prompt(self, body: p.Generate, limit: int) -> list[int]:
         """The prompt's tokens; the oldest turns go where it would not fit."""
