@@ -14,7 +14,7 @@ import numba
 
 from bargein.kernels import cpu
 from bargein.models import decoder, ge2e, hibari, minilm, silero, smart_turn, store, whisper, whisper_phones, whisper_stream
-from bargein.models.decoder_gpu import DeviceDecoder, Pool
+from bargein.models.decoder_gpu import PAGE, DeviceDecoder, DevicePool
 from bargein.models.tokenizer import load_codec
 
 from .core import Core
@@ -101,7 +101,7 @@ def assemble(folders: dict[str, Path], ops: Any = cpu, budget: int = 0, threads:
         return Core(lanes, vad, cores, numba.set_num_threads)
     placed = decoder.Model(language.config, ops.place(language.weights._replace(sketch=None)))
     pages = pages_for(language.config, budget - WORKSPACE - ops.num_bytes)
-    lanes["chat"] = ChatLane(placed, load_codec(folders["chat"]), DeviceDecoder(ops, Pool(language.config, ops, pages)))
+    lanes["chat"] = ChatLane(placed, load_codec(folders["chat"]), DeviceDecoder(ops, DevicePool(language.config, ops, pages)))
     for lane in lanes.values():
         lane.prepare()
     # One worker: steps of two would only wait for each other on the device, which a thread has to choose for itself.
@@ -110,11 +110,11 @@ def assemble(folders: dict[str, Path], ops: Any = cpu, budget: int = 0, threads:
 
 def pages_for(cfg: decoder.Config, num_bytes: int) -> int:
     """How many pages of the chat cache a number of bytes holds: at least one whole context. Raises DeviceError."""
-    least = -(-cfg.max_positions // 16)
-    pages = num_bytes // Pool.page_bytes(cfg)
+    least = -(-cfg.max_positions // PAGE)
+    pages = num_bytes // DevicePool.bytes_of_page(cfg)
     if pages < least:
         raise DeviceError(f"{num_bytes / 2**20:.0f} MiB are left for the chat cache; one context takes "
-                          f"{least * Pool.page_bytes(cfg) / 2**20:.0f} MiB: raise --gpu-memory")  # fmt: skip
+                          f"{least * DevicePool.bytes_of_page(cfg) / 2**20:.0f} MiB: raise --gpu-memory")  # fmt: skip
     return min(pages, 65536)
 
 

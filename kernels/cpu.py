@@ -32,7 +32,6 @@ from .cpu_int8 import (  # noqa: F401
 from .cpu_lm import (  # noqa: F401
     add_rms_norm,
     argmax_rows,
-    attend,
     gated,
     gated_linear_residual,
     linear_residual,
@@ -42,6 +41,7 @@ from .cpu_lm import (  # noqa: F401
     rotate_heads,
     rotate_qkv,
 )
+from .cpu_pages import attend_pages  # noqa: F401
 from .cpu_sketch import Sketch, head_top, sketch_of, sketch_scores  # noqa: F401
 from .cpu_top import top_log_probs  # noqa: F401
 from .cpu_tts import (  # noqa: F401
@@ -59,4 +59,5 @@ from .cpu_tts import (  # noqa: F401
 from .cpu_vad import vad_step  # noqa: F401
 from .host import contiguous, empty, enter, place, product, to_device, to_host, zeros  # noqa: F401
 from .reference_ears import VadWeights, mel_filters  # noqa: F401
+from .reference_lm import Caches, Places  # noqa: F401
 from .reference_tts import ConvBlock, EncoderLayer  # noqa: F401

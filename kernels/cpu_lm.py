@@ -7,13 +7,8 @@ each; so no function here may reorder (`reassoc`), and sums are written in the l
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba as nb
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from .cpu_int8 import WORTH_THREADS, multiply_groups, quantize_row
@@ -24,7 +19,6 @@ from .reference_lm import rotary_table
 __all__ = [
     "add_rms_norm",
     "argmax_rows",
-    "attend",
     "gated",
     "gated_linear_residual",
     "linear_residual",
@@ -143,183 +137,27 @@ def rotate_heads(
 
 
 @nb.njit(**_JIT)
-def _rotate_qkv(x, q_heads, table, positions, q_norm, k_norm, eps, q, k):  # type: ignore[no-untyped-def]
+def _rotate_qkv(x, q_heads, table, positions, q_norm, k_norm, eps, q, k, v):  # type: ignore[no-untyped-def]
     _rotate_heads(x, 0, table, positions, q_norm, q_norm.shape[0] > 0, eps, q)
     _rotate_heads(x, q_heads * q.shape[2], table, positions, k_norm, k_norm.shape[0] > 0, eps, k)
+    rows, heads, size = v.shape
+    for m in range(rows):
+        for h in range(heads):
+            row, to = x[m, (q_heads + heads + h) * size : (q_heads + heads + h + 1) * size], v[m, h]
+            for i in range(size):
+                to[i] = row[i]
 
 
 def rotate_qkv(
     x: F32, heads: int, kv_heads: int, table: F32, positions: NDArray[np.int64],
     q_norm: F32 | None, k_norm: F32 | None, eps: float,
 ) -> tuple[F32, F32, F32]:  # fmt: skip
-    """Queries, keys and values out of one product; see the reference."""
+    """Queries, keys and values out of one product, each contiguous; see the reference."""
     rows, size = x.shape[0], table.shape[1]
-    q, k = np.empty((rows, heads, size), np.float32), np.empty((rows, kv_heads, size), np.float32)
+    q, k, v = (np.empty((rows, n, size), np.float32) for n in (heads, kv_heads, kv_heads))
     q_norm, k_norm = _NO_NORM if q_norm is None else q_norm, _NO_NORM if k_norm is None else k_norm
-    _rotate_qkv(x, heads, table, positions, q_norm, k_norm, eps, q, k)
-    return q, k, x[:, (heads + kv_heads) * size :].reshape(rows, kv_heads, size)
-
-
-# Attention in tiles of four query rows (token, head) that share a head of keys: each key and value is read once for the
-# four. NumPy's BLAS would be as fast on an idle machine, but its threads and Numba's spin against each other: on busy
-# cores that cost ten times the product itself.
-_I32, _I64, _FLOAT, _V8F32 = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VectorType(ir.FloatType(), 8)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _dots_4x2(typing_context, q0, q1, q2, q3, k0, k1, blocks, scale, out0, out1, out_stride):  # type: ignore[no-untyped-def]
-    """scale * q_r . k_j for four queries and two keys of `blocks` times eight float32; all but `scale` are addresses.
-
-    Stored at out_j + r * out_stride. Numba's vectorizer may not split a sum into lanes on its own here (see above).
-    """
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        *rows, blocks, scale, out0, out1, out_stride = args
-        b = builder
-
-        def load(base: Any, offset: Any) -> Any:
-            return b.load(b.inttoptr(b.add(base, offset), _V8F32.as_pointer()), align=4, typ=_V8F32)
-
-        fma = b.module.declare_intrinsic("llvm.fma.v8f32", (), ir.FunctionType(_V8F32, [_V8F32] * 3))
-        zero = ir.Constant(_V8F32, [0.0] * 8)
-        sums = [[cgutils.alloca_once_value(b, zero) for _ in range(2)] for _ in range(4)]
-        with cgutils.for_range(b, blocks, intp=_I64) as loop:
-            offset = b.mul(loop.index, ir.Constant(_I64, 32))
-            keys = [load(key, offset) for key in rows[4:]]
-            for query, pair in zip(rows[:4], sums, strict=True):
-                value = load(query, offset)
-                for key, total in zip(keys, pair, strict=True):
-                    b.store(b.call(fma, [value, key, b.load(total)]), total)
-        for r, pair in enumerate(sums):
-            for total, out in zip(pair, (out0, out1), strict=True):
-                lanes = b.load(total)
-                for width in (4, 2, 1):
-                    low, high = (ir.Constant(ir.VectorType(_I32, width), list(range(n, n + width))) for n in (0, width))
-                    undefined = ir.Constant(lanes.type, ir.Undefined)
-                    lanes = b.fadd(b.shuffle_vector(lanes, undefined, low), b.shuffle_vector(lanes, undefined, high))
-                one = b.fmul(b.extract_element(lanes, ir.Constant(_I32, 0)), scale)
-                at = b.add(out, b.mul(out_stride, ir.Constant(_I64, r)))
-                b.store(one, b.inttoptr(at, _FLOAT.as_pointer()), align=4)
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 7, types.float32, *[types.intp] * 3), codegen
-
-
-@nb.njit(**_JIT)
-def _dots(q0, q1, q2, q3, keys, first, last, scale, scores):  # type: ignore[no-untyped-def]
-    """scores[r, j] = scale * q_r . keys[j] for j in first..last-1."""
-    size = q0.shape[0]
-    k_at, out_at, stride = keys.ctypes.data, scores.ctypes.data, scores.shape[1] * 4
-    for j in range(first, last, 2):
-        other = min(j + 1, last - 1)  # an odd last key is done twice
-        _dots_4x2(
-            q0.ctypes.data, q1.ctypes.data, q2.ctypes.data, q3.ctypes.data,
-            k_at + j * size * 4, k_at + other * size * 4, size // 8, scale,
-            out_at + (j - first) * 4, out_at + (other - first) * 4, stride,
-        )  # fmt: skip
-
-
-@nb.njit(**_JIT)
-def _softmax_between(row, low, high):  # type: ignore[no-untyped-def]
-    """Softmax of row[low:high] in place, zero elsewhere."""
-    part = row[low:high]
-    top = f32(-3.0e38)
-    for j in range(part.shape[0]):
-        top = max(top, part[j])
-    for j in range(part.shape[0]):
-        part[j] = exp_f32(part[j] - top)
-    inverse = f32(1.0) / _sum(part)
-    for j in range(part.shape[0]):
-        part[j] *= inverse
-    row[:low] = f32(0.0)
-    row[high:] = f32(0.0)
-
-
-@nb.njit(**_JIT | {"fastmath": {"contract", "nnan", "ninf", "nsz"}})  # a product and its sum in one rounding, in order
-def _add_values(wa, wb, values, first, out_a, out_b):  # type: ignore[no-untyped-def]
-    """out_r = sum over j of w_r[j] values[first + j], in order, for two rows."""
-    count, size = wa.shape[0], out_a.shape[0]
-    for i in range(size):
-        out_a[i] = f32(0.0)
-        out_b[i] = f32(0.0)
-    j = 0
-    while j + 4 <= count:
-        v0, v1, v2, v3 = values[first + j], values[first + j + 1], values[first + j + 2], values[first + j + 3]
-        a0, a1, a2, a3 = wa[j], wa[j + 1], wa[j + 2], wa[j + 3]
-        b0, b1, b2, b3 = wb[j], wb[j + 1], wb[j + 2], wb[j + 3]
-        for i in range(size):
-            a, b = out_a[i], out_b[i]
-            a, b = a + a0 * v0[i], b + b0 * v0[i]
-            a, b = a + a1 * v1[i], b + b1 * v1[i]
-            a, b = a + a2 * v2[i], b + b2 * v2[i]
-            out_a[i], out_b[i] = a + a3 * v3[i], b + b3 * v3[i]
-        j += 4
-    while j < count:
-        value, a0, b0 = values[first + j], wa[j], wb[j]
-        for i in range(size):
-            out_a[i] += a0 * value[i]
-            out_b[i] += b0 * value[i]
-        j += 1
-
-
-@nb.njit(**_JIT)
-def _attend_tile(q, keys, values, start, scale, window, head, at, out):  # type: ignore[no-untyped-def]
-    """Rows at..at+3 of the heads that read keys[head]; row r is token r // group, head r % group of the group."""
-    tokens, heads, size = q.shape
-    group = heads // keys.shape[0]
-    rows = min(4, tokens * group - at)
-    early, late = at // group, (at + rows - 1) // group  # tokens
-    first = max(0, start + early + 1 - window) if window > 0 else 0
-    scores = np.empty((4, start + late + 1 - first), np.float32)
-    spare = np.empty((4, size), np.float32)
-    token = np.empty(4, np.int64)
-    column = np.empty(4, np.int64)
-    for r in range(4):  # missing rows repeat the last one
-        row = at + min(r, rows - 1)
-        token[r], column[r] = row // group, head * group + row % group
-    _dots(
-        q[token[0], column[0]], q[token[1], column[1]], q[token[2], column[2]], q[token[3], column[3]],
-        keys[head], first, start + late + 1, scale, scores,
-    )  # fmt: skip
-    for r in range(4):
-        last = start + token[r] + 1
-        low = max(0, last - window) if window > 0 else 0
-        _softmax_between(scores[r], low - first, last - first)
-    for r in range(0, rows, 2):
-        _add_values(scores[r], scores[r + 1], values[head], first, spare[r], spare[r + 1])
-    for r in range(rows):
-        out[token[r], column[r]] = spare[r]
-
-
-@nb.njit(**_JIT)
-def _attend_serial(q, keys, values, start, scale, window, out):  # type: ignore[no-untyped-def]
-    rows = q.shape[0] * (q.shape[1] // keys.shape[0])
-    for head in range(keys.shape[0]):
-        for at in range(0, rows, 4):
-            _attend_tile(q, keys, values, start, scale, window, head, at, out)
-
-
-@nb.njit(parallel=True, **_JIT)
-def _attend_parallel(q, keys, values, start, scale, window, out):  # type: ignore[no-untyped-def]
-    rows = q.shape[0] * (q.shape[1] // keys.shape[0])
-    tiles = (rows + 3) // 4
-    parts = keys.shape[0] * tiles
-    half = (parts + 1) // 2
-    for n in nb.prange(parts):  # early and late tokens in turn, so that both threads get as many keys
-        part = n // 2 if n % 2 == 0 else half + n // 2
-        _attend_tile(q, keys, values, start, scale, window, part // tiles, part % tiles * 4, out)
-
-
-def attend(q: F32, keys: F32, values: F32, start: int, scale: float, window: int) -> F32:
-    """Causal attention over a cache, contiguous and of a head size divisible by 8 (else ValueError); see the reference."""
-    rows, heads, size = q.shape
-    if size % 8:
-        raise ValueError(f"the head size must be divisible by 8, is {size}")
-    out = np.empty((rows, heads, size), np.float32)
-    work = rows * heads * size * (min(start + rows, window + rows) if window else start + rows)
-    run = _attend_serial if work < 500_000 else _attend_parallel
-    run(q, keys, values, start, f32(scale), window, out)
-    return out.reshape(rows, heads * size)
+    _rotate_qkv(x, heads, table, positions, q_norm, k_norm, eps, q, k, v)
+    return q, k, v
 
 
 @nb.njit(**_JIT)

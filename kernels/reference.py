@@ -35,9 +35,12 @@ from .reference_int8 import (  # noqa: F401
     unpack_rows,
 )
 from .reference_lm import (  # noqa: F401
+    Caches,
+    Places,
     add_rms_norm,
     argmax_rows,
     attend,
+    attend_pages,
     gated,
     gated_linear_residual,
     linear_residual,

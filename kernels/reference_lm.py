@@ -1,9 +1,12 @@
 """Definitions of the language-model ops in plain NumPy, float32. `cpu_lm.py` has the same names.
 
-Rows are tokens: [M, C], C-contiguous. A cache of keys or values is [kv_heads, capacity, head_size].
+Rows are tokens: [M, C], C-contiguous. A sequence's keys and values lie in pages (`Caches`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +14,26 @@ from numpy.typing import NDArray
 from .reference_int8 import Int8Matrix, linear_int8
 
 F32 = NDArray[np.float32]
+I64 = NDArray[np.int64]
+
+
+class Places(NamedTuple):
+    """Where the rows of a call go: for a sequence s rows rows[s] to rows[s + 1] follow the lengths[s] tokens it has, in pages
+    that begin at the addresses bounds[s] to bounds[s + 1]."""
+
+    addresses: I64
+    bounds: I64  # [S + 1]
+    rows: I64  # [S + 1]
+    lengths: I64  # [S]
+
+
+class Caches(NamedTuple):
+    """The sequences that a call's rows belong to. blocks: each one's pages in order, float32 [layers, 2 (keys, values),
+    kv_heads, page, head_size], contiguous: enough of them for the new rows too, and `page` tokens in each."""
+
+    blocks: Sequence[Sequence[F32]]
+    places: Places
+    page: int
 
 
 def rms_norm(x: F32, weight: F32, eps: float) -> F32:
@@ -63,7 +86,7 @@ def rotate_qkv(
 
 
 def attend(q: F32, keys: F32, values: F32, start: int, scale: float, window: int) -> F32:
-    """Causal attention of consecutive tokens over a cache that already holds their keys and values.
+    """Causal attention of consecutive tokens of one sequence over its keys and values, which hold theirs already.
 
     q [M, H, d], the tokens at positions start.. ; keys, values [G, S, d], query head h reads head h // (H / G).
     window 0 sees every earlier token, else only the last `window` (itself included). -> [M, H * d].
@@ -80,6 +103,23 @@ def attend(q: F32, keys: F32, values: F32, start: int, scale: float, window: int
             weights = np.exp(scores - scores.max())
             out[m, h] = (weights / weights.sum()) @ v
     return out.reshape(rows, heads * size)
+
+
+def attend_pages(q: F32, k: F32, v: F32, caches: Caches, layer: int, scale: float, window: int) -> F32:
+    """Append each sequence's keys and values to its cache, then `attend` over all it holds.
+
+    q [M, H, d], k and v [M, G, d]: rows of all sequences, one after another -> [M, H * d]. The last pages are written.
+    """
+    rows, lengths = caches.places.rows, caches.places.lengths
+    out = []
+    for s, blocks in enumerate(caches.blocks):
+        a, b, start = int(rows[s]), int(rows[s + 1]), int(lengths[s])
+        for m in range(a, b):
+            page, inside = divmod(start + m - a, caches.page)
+            blocks[page][layer, 0, :, inside], blocks[page][layer, 1, :, inside] = k[m], v[m]
+        keys, values = (np.concatenate([block[layer, n] for block in blocks], axis=1) for n in (0, 1))
+        out.append(attend(q[a:b], keys, values, start, scale, window))
+    return np.concatenate(out)
 
 
 def gated(x: F32, activation: str) -> F32:

@@ -152,9 +152,11 @@ def cases() -> list[Case]:
     q, k3, v = floats(400, 384), floats(400, 384), floats(400, 384)
     size = 2 * 400 * 400 * 384
     out.append(Case("attention, 400 x 400, 6 heads", lambda: cpu.attention(q, k3, v, 6, 0.125), 0, size, "float32"))
-    qs, keys, values = floats(1, 4, 256), floats(1, 512, 256), floats(1, 512, 256)
+    qs, k1, v1, pages = floats(1, 4, 256), floats(1, 1, 256), floats(1, 1, 256), floats(8, 1, 2, 1, 64, 256)
+    places = cpu.Places(pages.ctypes.data + np.arange(8) * pages[0].nbytes, np.array([0, 8]), np.array([0, 1]), np.array([511]))
+    caches = cpu.Caches([list(pages)], places, 64)
     out.append(Case(
-        "attention of a token, 512 before, 4 heads of 256", lambda: cpu.attend(qs, keys, values, 511, 0.06, 0), 0,
+        "attention of a token, 512 before, 4 heads of 256", lambda: cpu.attend_pages(qs, k1, v1, caches, 0, 0.06, 0), 0,
         2 * 512 * 4 * 256, "float32",
     ))  # fmt: skip
     vad = cpu.VadWeights(

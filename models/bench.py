@@ -201,7 +201,7 @@ def chat_items(tools: Tools) -> Iterator[Item]:
     for title, name, pattern in models:
         model = decoder.load(store.path(name))
         prompt = [int(t) for t in np.random.default_rng(1).integers(1000, 20000, 128)]
-        kv = decoder.new_kv(model.config, 256)
+        kv = decoder.new_kv(model.config)
         path = tools.file(pattern)
         llm = None
         if llama is not None and path is not None:

@@ -5,8 +5,8 @@ norms queries and keys). Rotary positions, grouped-query attention, some layers 
 tied to the head. Checkpoints: SmolLM2-135M-Instruct and Gemma 3 270M, from GGUF.
 
 One call takes rows of several sequences (`forward_spans`): prefill chunks and single decode tokens alike. A decode
-row's result is bit for bit the same whatever else is in the call: the int8 products are exact integers and attention
-goes sequence by sequence.
+row's result is bit for bit the same whatever else is in the call: the int8 products are exact integers, and attention
+sums each sequence's tokens in their order, wherever its pages are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +24,10 @@ from safetensors import SafetensorError, safe_open
 
 from bargein.kernels import cpu
 from bargein.kernels.host import Arena
-from bargein.kernels.reference import Int8Matrix, Sketch
+from bargein.kernels.reference import Caches, Int8Matrix, Places, Sketch
 
 from .errors import WeightsError
+from .pages import KV, HostPool, continue_kv, copy_kv, reserve, rewind  # noqa: F401
 
 F32 = NDArray[np.float32]
 
@@ -104,71 +105,19 @@ class Model(NamedTuple):
     weights: Weights
 
 
-@dataclass(slots=True)
-class KV:
-    """One sequence's cache: keys and values [layers, kv_heads, capacity, head_size], `length` tokens of them valid."""
-
-    keys: F32
-    values: F32
-    length: int = 0
-    tokens: list[int] = field(default_factory=list)
-    ahead: F32 | None = None  # what `forward_top` gives after the last of `tokens`, where that was computed
-
-    @property
-    def capacity(self) -> int:
-        return int(self.keys.shape[2])
-
-    @property
-    def num_bytes(self) -> int:
-        return self.keys.nbytes + self.values.nbytes
+# Tokens of a page. In pages of 64 and more attention is as fast as over one piece (kernels/README.md); a sequence's last page
+# is half empty on average, and copied where it parts from another's.
+PAGE = 64
 
 
-def new_kv(cfg: Config, capacity: int = 256) -> KV:
-    """An empty cache with room for `capacity` tokens; it grows by itself."""
-    shape = (cfg.layers, cfg.kv_heads, capacity, cfg.head_size)
-    return KV(np.empty(shape, np.float32), np.empty(shape, np.float32))
+def new_pool(cfg: Config, page: int = PAGE) -> HostPool:
+    """Pages for sequences of a model, `page` tokens each; takes no memory until they are used."""
+    return HostPool((cfg.layers, 2, cfg.kv_heads, page, cfg.head_size))
 
 
-def copy_kv(kv: KV, length: int) -> KV:
-    """A cache of its own that holds the first `length` tokens of another."""
-    keys, values = np.empty_like(kv.keys), np.empty_like(kv.values)
-    keys[:, :, :length] = kv.keys[:, :, :length]
-    values[:, :, :length] = kv.values[:, :, :length]
-    return KV(keys, values, length, kv.tokens[:length], kv.ahead if length == kv.length else None)
-
-
-def continue_kv(kv: KV, other: KV, length: int) -> KV:
-    """A cache whose tokens are the first of another's, made to hold `length` of them: only what it lacks is copied."""
-    have = kv.length
-    _reserve(kv, length - have)
-    kv.keys[:, :, have:length] = other.keys[:, :, have:length]
-    kv.values[:, :, have:length] = other.values[:, :, have:length]
-    kv.tokens[have:] = other.tokens[have:length]
-    kv.length, kv.ahead = length, other.ahead if length == other.length else None
-    return kv
-
-
-def rewind(kv: KV, length: int) -> None:
-    """Forget all but the first `length` tokens; the next forward writes over them."""
-    if not 0 <= length <= kv.length:
-        raise ValueError(f"cannot rewind a cache of {kv.length} tokens to {length}")
-    if length < kv.length:
-        kv.ahead = None
-    kv.length = length
-    del kv.tokens[length:]
-
-
-def _reserve(kv: KV, tokens: int) -> None:
-    if kv.length + tokens <= kv.capacity:
-        return
-    capacity = kv.capacity
-    while capacity < kv.length + tokens:
-        capacity *= 2
-    for name in ("keys", "values"):
-        old = getattr(kv, name)
-        grown = np.empty((*old.shape[:2], capacity, old.shape[3]), np.float32)
-        grown[:, :, : kv.length] = old[:, :, : kv.length]
-        setattr(kv, name, grown)
+def new_kv(cfg: Config, pool: HostPool | None = None) -> KV:
+    """An empty sequence, in pages of a pool that others share, or of its own."""
+    return KV(new_pool(cfg) if pool is None else pool)
 
 
 def forward_spans(w: Weights, cfg: Config, spans: Sequence[tuple[KV, Sequence[int]]], ops: Any = cpu) -> F32:
@@ -195,14 +144,16 @@ def _hidden(
     for (kv, _), count in zip(spans, counts, strict=True):
         if kv.length + count > cfg.max_positions:
             raise ValueError(f"the sequence would be longer than {cfg.max_positions} tokens")
-        _reserve(kv, count)
-    starts = np.cumsum([0, *counts])
+    for (kv, _), count in zip(spans, counts, strict=True):
+        reserve(kv, count)
+    caches = _caches([kv for kv, _ in spans], counts)
+    starts = caches.places.rows
     positions = np.concatenate([kv.length + np.arange(n) for (kv, _), n in zip(spans, counts, strict=True)])
     x = ops.embedding_rows(w.embedding, ids)  # [M, width]
     if cfg.embedding_scale != 1.0:
         x *= np.float32(cfg.embedding_scale)
     for i, layer in enumerate(w.layers):
-        x = _layer(layer, i, cfg, x, spans, starts, positions, w, ops)
+        x = _layer(layer, i, cfg, x, caches, positions, w, ops)
     for (kv, tokens), count in zip(spans, counts, strict=True):
         kv.length += count
         kv.tokens.extend(tokens)
@@ -213,16 +164,19 @@ def _hidden(
     return last
 
 
+def _caches(kvs: Sequence[KV], counts: Sequence[int]) -> Caches:
+    """Where `counts` new tokens of each sequence go, in pages that are reserved. ValueError where those differ in size."""
+    page = kvs[0].pool.page
+    if any(kv.pool.page != page for kv in kvs):
+        raise ValueError("the sequences of a call need pages of one size")
+    addresses = [kv.pool.addresses[n] for kv in kvs for n in kv.pages]
+    bounds = np.cumsum([0, *(len(kv.pages) for kv in kvs)])
+    places = Places(np.array(addresses), bounds, np.cumsum([0, *counts]), np.array([kv.length for kv in kvs]))
+    return Caches([[kv.pool.blocks[n] for n in kv.pages] for kv in kvs], places, page)
+
+
 def _layer(
-    layer: Layer,
-    index: int,
-    cfg: Config,
-    x: F32,
-    spans: Sequence[tuple[KV, Sequence[int]]],
-    starts: NDArray[np.int64],
-    positions: NDArray[np.int64],
-    w: Weights,
-    ops: Any,
+    layer: Layer, index: int, cfg: Config, x: F32, caches: Caches, positions: NDArray[np.int64], w: Weights, ops: Any
 ) -> F32:
     local = cfg.is_local(index)
     table = w.rope_local if local else w.rope_global
@@ -232,15 +186,7 @@ def _layer(
     q, k, v = ops.rotate_qkv(
         qkv, cfg.heads, cfg.kv_heads, table, positions, layer.q_norm, layer.k_norm, cfg.norm_eps
     )  # [M, heads, head_size], [M, kv_heads, head_size] twice
-    mixed = []
-    for (kv, _), a, b in zip(spans, starts[:-1], starts[1:], strict=True):
-        at = kv.length
-        kv.keys[index, :, at : at + b - a] = k[a:b].transpose(1, 0, 2)
-        kv.values[index, :, at : at + b - a] = v[a:b].transpose(1, 0, 2)
-        mixed.append(
-            ops.attend(q[a:b], kv.keys[index], kv.values[index], at, cfg.attention_scale, cfg.window if local else 0)
-        )
-    y = mixed[0] if len(mixed) == 1 else np.concatenate(mixed)  # [M, heads * head_size]
+    y = ops.attend_pages(q, k, v, caches, index, cfg.attention_scale, cfg.window if local else 0)  # [M, heads * head_size]
     x = ops.linear_residual(x, y, layer.attn_output, layer.post_attention_norm, cfg.norm_eps)
     y = ops.norm_linear(x, layer.ffn_norm, cfg.norm_eps, layer.gate_up)  # [M, 2 hidden]
     x = ops.gated_linear_residual(x, y, cfg.activation, layer.ffn_down, layer.post_ffw_norm, cfg.norm_eps)

@@ -7,15 +7,15 @@ share what they have in common. Nothing waits for the device but the logits, fet
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .decoder import Config, Layer, Weights
+from .pages import KV, Pool, continue_kv, copy_kv, reserve, rewind
 
 F32 = NDArray[np.float32]
 
@@ -25,76 +25,25 @@ ROOM = 4096  # and at most so many; where more are as close, all are fetched
 POOL_TYPES = {"fp32": np.float32, "fp16": np.float16, "bf16": np.uint16, "e4m3": np.uint8}
 
 
-class OutOfPages(ValueError):
-    """The cache is full; the request that met it fails, the others go on."""
-
-
-@dataclass(slots=True)
-class PagedKV:
-    """One sequence's pages, `length` tokens of them valid. Pages may be shared: only the last one is written."""
-
-    pool: Pool
-    pages: list[int] = field(default_factory=list)
-    length: int = 0
-    tokens: list[int] = field(default_factory=list)
-    ahead: F32 | None = None
-
-    def __del__(self) -> None:
-        self.pool.release(self.pages)
-
-
-class Pool:
-    """Keys and values of every layer [pages * PAGE, kv_heads, head_size], and which pages are free.
+class DevicePool(Pool):
+    """Keys and values of every layer [pages * PAGE, kv_heads, head_size], all allocated at once.
 
     kind: how they are stored, a key of POOL_TYPES.
     """
 
     def __init__(self, cfg: Config, ops: Any, num_pages: int, kind: str = "fp16") -> None:
+        super().__init__(PAGE, self.bytes_of_page(cfg, kind), num_pages)
         shape = (num_pages * PAGE, cfg.kv_heads, cfg.head_size)
         self.keys = [ops.zeros(shape, POOL_TYPES[kind]) for _ in range(cfg.layers)]
         self.values = [ops.zeros(shape, POOL_TYPES[kind]) for _ in range(cfg.layers)]
-        self._free = list(range(num_pages - 1, -1, -1))
-        self._users = [0] * num_pages
-        self._lock = threading.Lock()  # sequences end on whichever thread drops them last
 
     @staticmethod
-    def page_bytes(cfg: Config, kind: str = "fp16") -> int:
+    def bytes_of_page(cfg: Config, kind: str = "fp16") -> int:
         """What a page takes, in all layers."""
         return 2 * cfg.layers * PAGE * cfg.kv_heads * cfg.head_size * np.dtype(POOL_TYPES[kind]).itemsize
 
-    @property
-    def num_free(self) -> int:
-        return len(self._free)
-
-    def take(self) -> int:
-        """A free page. Raises OutOfPages."""
-        with self._lock:
-            if not self._free:
-                raise OutOfPages(f"context_length_exceeded: all {len(self._users)} pages of the cache are in use")
-            page = self._free.pop()
-            self._users[page] = 1
-            return page
-
-    def share(self, pages: Sequence[int]) -> None:
-        with self._lock:
-            for page in pages:
-                self._users[page] += 1
-
-    def release(self, pages: list[int]) -> None:
-        """Give pages back; the list is emptied."""
-        with self._lock:
-            while pages:
-                page = pages.pop()
-                self._users[page] -= 1
-                if self._users[page] == 0:
-                    self._free.append(page)
-
-    def is_shared(self, page: int) -> bool:
-        return self._users[page] > 1
-
-    def copy(self, source: int, target: int) -> None:
-        """One page's content, in all layers."""
-        a, b = slice(source * PAGE, (source + 1) * PAGE), slice(target * PAGE, (target + 1) * PAGE)
+    def copy(self, source: int, target: int, count: int) -> None:
+        a, b = (slice(page * PAGE, page * PAGE + count) for page in (source, target))
         for part in (*self.keys, *self.values):
             part[b] = part[a]
 
@@ -117,48 +66,23 @@ class _Step:
 class DeviceDecoder:
     """`decoder`'s functions on one device. `ops`: a `gpu.ops.Ops`; pool: shared by all sequences."""
 
-    def __init__(self, ops: Any, pool: Pool) -> None:
+    def __init__(self, ops: Any, pool: DevicePool) -> None:
         self.ops, self.pool = ops, pool
 
     # -- caches -----------------------------------------------------------------------------------------------------
 
-    def new_kv(self, cfg: Config, capacity: int = 0) -> PagedKV:
-        return PagedKV(self.pool)
+    copy_kv, continue_kv, rewind = staticmethod(copy_kv), staticmethod(continue_kv), staticmethod(rewind)
 
-    def copy_kv(self, kv: PagedKV, length: int) -> PagedKV:
-        """The first `length` tokens of another, in the same pages."""
-        pages = kv.pages[: -(-length // PAGE)]
-        self.pool.share(pages)
-        return PagedKV(self.pool, list(pages), length, kv.tokens[:length], kv.ahead if length == kv.length else None)
+    def new_pool(self, cfg: Config) -> DevicePool:
+        """The pool of all sequences."""
+        return self.pool
 
-    def continue_kv(self, kv: PagedKV, other: PagedKV, length: int) -> PagedKV:
-        """The other's pages, whatever `kv` has: they are shared."""
-        return self.copy_kv(other, length)
-
-    def rewind(self, kv: PagedKV, length: int) -> None:
-        if not 0 <= length <= kv.length:
-            raise ValueError(f"cannot rewind a cache of {kv.length} tokens to {length}")
-        if length < kv.length:
-            kv.ahead = None
-        kv.length = length
-        del kv.tokens[length:]
-        spare = kv.pages[-(-length // PAGE) :]
-        del kv.pages[-(-length // PAGE) :]
-        self.pool.release(spare)
-
-    def _reserve(self, kv: PagedKV, count: int) -> None:
-        """Pages for `count` more tokens, none of which another sequence reads."""
-        if kv.length % PAGE and self.pool.is_shared(kv.pages[-1]):
-            own = self.pool.take()
-            self.pool.copy(kv.pages[-1], own)
-            self.pool.release([kv.pages.pop()])
-            kv.pages.append(own)
-        while len(kv.pages) * PAGE < kv.length + count:
-            kv.pages.append(self.pool.take())
+    def new_kv(self, cfg: Config, pool: DevicePool | None = None) -> KV:
+        return KV(self.pool)
 
     # -- the graph --------------------------------------------------------------------------------------------------
 
-    def _plan(self, cfg: Config, spans: Sequence[tuple[PagedKV, Sequence[int]]], row: int | None) -> _Step:
+    def _plan(self, cfg: Config, spans: Sequence[tuple[KV, Sequence[int]]], row: int | None) -> _Step:
         counts = [len(tokens) for _, tokens in spans]
         ids = np.array([token for _, tokens in spans for token in tokens], np.int64)
         if min(counts) == 0 or ids.min() < 0 or ids.max() >= cfg.vocab:
@@ -167,7 +91,7 @@ class DeviceDecoder:
             if kv.length + count > cfg.max_positions:
                 raise ValueError(f"the sequence would be longer than {cfg.max_positions} tokens")
         for (kv, _), count in zip(spans, counts, strict=True):
-            self._reserve(kv, count)
+            reserve(kv, count)
         starts = np.cumsum([0, *counts])
         positions = np.concatenate([kv.length + np.arange(n) for (kv, _), n in zip(spans, counts, strict=True)])
         pages = [np.array(kv.pages) for kv, _ in spans]
@@ -195,7 +119,7 @@ class DeviceDecoder:
         there = self.ops.to_device(staging)
         return [there[at : at + a.nbytes].view(a.dtype).reshape(a.shape) for a, at in zip(arrays, places, strict=True)]
 
-    def _hidden(self, w: Weights, cfg: Config, spans: Sequence[tuple[PagedKV, Sequence[int]]], row: int | None = None) -> Any:
+    def _hidden(self, w: Weights, cfg: Config, spans: Sequence[tuple[KV, Sequence[int]]], row: int | None = None) -> Any:
         """The stream after each span's last token [S, width], or after `row` and the last of a single span."""
         step = self._plan(cfg, spans, row)
         x = self.ops.embedding_rows(w.embedding, step.ids, cfg.embedding_scale)
@@ -237,7 +161,7 @@ class DeviceDecoder:
         """
         plain = w._replace(layers=tuple(layer._replace(key_reference=None) for layer in w.layers))
         pages = -(-len(tokens) // PAGE)
-        probe = DeviceDecoder(self.ops, Pool(cfg, self.ops, pages, "fp32"))
+        probe = DeviceDecoder(self.ops, DevicePool(cfg, self.ops, pages, "fp32"))
         kv = probe.new_kv(cfg)
         probe.extend(plain, cfg, kv, tokens)
         slots = self.ops.to_device(np.concatenate([page * PAGE + np.arange(PAGE) for page in kv.pages])[: len(tokens)])
@@ -248,28 +172,28 @@ class DeviceDecoder:
 
     # -- as in `decoder` ----------------------------------------------------------------------------------------------
 
-    def forward_spans(self, w: Weights, cfg: Config, spans: Sequence[tuple[PagedKV, Sequence[int]]], ops: Any = None) -> F32:
+    def forward_spans(self, w: Weights, cfg: Config, spans: Sequence[tuple[KV, Sequence[int]]], ops: Any = None) -> F32:
         result: F32 = self.ops.to_host(self._head(w, cfg, self._hidden(w, cfg, spans)))
         return result
 
-    def forward(self, w: Weights, cfg: Config, kv: PagedKV, tokens: Sequence[int], ops: Any = None) -> F32:
+    def forward(self, w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], ops: Any = None) -> F32:
         result: F32 = self.forward_spans(w, cfg, [(kv, tokens)])[0]
         return result
 
     def forward_batch(
-        self, w: Weights, cfg: Config, kvs: Sequence[PagedKV], tokens: Sequence[int], ops: Any = None
+        self, w: Weights, cfg: Config, kvs: Sequence[KV], tokens: Sequence[int], ops: Any = None
     ) -> F32:
         return self.forward_spans(w, cfg, [(kv, [token]) for kv, token in zip(kvs, tokens, strict=True)])
 
     def forward_top(
-        self, w: Weights, cfg: Config, kv: PagedKV, tokens: Sequence[int], count: int = 256, ops: Any = None
+        self, w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], count: int = 256, ops: Any = None
     ) -> F32:
         """Logits of every token that could be chosen, -inf for those NEAR_NATS or more below the best."""
         result: F32 = self.forward_top_spans(w, cfg, [(kv, tokens)])[0]
         return result
 
     def forward_top_spans(
-        self, w: Weights, cfg: Config, spans: Sequence[tuple[PagedKV, Sequence[int]]], count: int = 256, ops: Any = None
+        self, w: Weights, cfg: Config, spans: Sequence[tuple[KV, Sequence[int]]], count: int = 256, ops: Any = None
     ) -> F32:
         logits = self._head(w, cfg, self._hidden(w, cfg, spans))
         if cfg.vocab <= 2 * ROOM:
@@ -288,18 +212,18 @@ class DeviceDecoder:
         return out
 
     def forward_two(
-        self, w: Weights, cfg: Config, kv: PagedKV, tokens: Sequence[int], row: int, ops: Any = None
+        self, w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], row: int, ops: Any = None
     ) -> F32:
         hidden = self._hidden(w, cfg, [(kv, tokens)], row)
         logits: F32 = self.ops.to_host(self._head(w, cfg, hidden))
         kv.ahead = logits[1]
         return logits[0]
 
-    def extend(self, w: Weights, cfg: Config, kv: PagedKV, tokens: Sequence[int], ops: Any = None) -> None:
+    def extend(self, w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], ops: Any = None) -> None:
         self._hidden(w, cfg, [(kv, tokens)])
 
     def prefill(
-        self, w: Weights, cfg: Config, kv: PagedKV, tokens: Sequence[int], chunk: int = 64, ops: Any = None
+        self, w: Weights, cfg: Config, kv: KV, tokens: Sequence[int], chunk: int = 64, ops: Any = None
     ) -> F32:
         last = max(0, len(tokens) - 1) // chunk * chunk
         for at in range(0, last, chunk):

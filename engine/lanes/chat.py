@@ -1,8 +1,9 @@
 """The chat lane: the local language model. A stream keeps its attention cache between turns.
 
 A prompt that extends what the cache holds prefills only what is new; one that departs from it (a reply that was cut at
-the last word heard) rewinds the cache to where they part; what another stream's cache holds of it is copied. Caches that
-take more memory than all may have are let go, those used longest ago first; what was in them is then read again.
+the last word heard) rewinds the cache to where they part; what another stream's cache holds of it is shared with that: a
+conversation's pages are there once, for the reply and for the judge of its words. Where more pages are in use than may be,
+caches are let go, those used longest ago first; what was in them is then read again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from .writing import Writer
 PREFILL_CHUNK, LEAST_CHUNK = 32, 4  # tokens of a prompt that are read in a step; where others wait, as few as take little
 # A reply is spoken more slowly than it is written: a token this far on may wait until others have been served.
 FIRST_PHRASE_TOKENS, SPOKEN_TOKEN_S = 12, 0.2
-WORTH_COPYING = 4  # tokens; reading one takes as long as copying a few hundred
 
 
 def _common(have: Sequence[int], want: Sequence[int]) -> int:
@@ -46,23 +46,28 @@ def _common(have: Sequence[int], want: Sequence[int]) -> int:
 
 class ChatLane(Lane):
     """`codec`: the model's tokenizer; `graph`: the functions of `decoder`, or a device's methods of the same names; `room`:
-    bytes that the streams' caches may take together, 0 where the graph sees to that."""
+    bytes that the streams' caches may take together, 0 for as many as the graph gives."""
 
-    shares = True  # a token of several replies is one reading of the weights; caches are copied between streams
+    shares = True  # a token of several replies is one reading of the weights; streams share pages of their caches
 
     def __init__(self, model: decoder.Model, codec: TextCodec, graph: Any = decoder, room: int = 0) -> None:
         self._model, self._codec, self._graph = model, codec, graph
         self._style = chat_prompts.STYLES["smollm2" if model.config.kind == "llama" else model.config.kind]
         self._judge = end_of_words.judge(model, codec, self._style.kind)
-        self._opening = self._graph.new_kv(model.config, 8)  # what a prompt without instructions begins with, once warm
+        self._pool = graph.new_pool(model.config)
+        self._opening = self._new_kv()  # what a prompt without instructions begins with, once warm
         self._open: list[Stream] = []  # the one used last is the last
         self._working: Counter[Stream] = Counter()  # jobs of each
         self._room = room
         self._reading = StepCost()  # of a prompt's tokens
         self._writer = Writer(model, codec, self._style, graph)
 
+    def _new_kv(self) -> decoder.KV:
+        kv: decoder.KV = self._graph.new_kv(self._model.config, self._pool)
+        return kv
+
     def open(self, stream: Stream) -> None:
-        stream.state = self._graph.new_kv(self._model.config)
+        stream.state = self._new_kv()
         self._open.append(stream)
 
     def close(self, stream: Stream) -> None:
@@ -87,14 +92,14 @@ class ChatLane(Lane):
                 self._make_room()
 
     def _make_room(self) -> None:
-        held = sum(s.state.num_bytes for s in self._open) if self._room else 0
+        """A page that several caches share is counted once, and stays while one of them does."""
+        if not self._room:
+            return
         for stream in self._open[:-1]:
-            if held <= self._room:
+            if self._pool.bytes_used <= self._room:
                 return
             if not self._working[stream]:
-                held -= stream.state.num_bytes
-                stream.state = self._graph.new_kv(self._model.config)
-                held += stream.state.num_bytes
+                stream.state = self._new_kv()
 
     def _steps(self, stream: Stream, tag: int, body: p.Body) -> Steps | None:
         if isinstance(body, p.EndOfWords):
@@ -135,23 +140,9 @@ class ChatLane(Lane):
         stream.send(tag, p.TurnScore(score, 1000 * (time.monotonic() - started)))
 
     def _read(self, stream: Stream, ids: list[int]) -> Generator[None, None, int]:
-        """Bring the stream's cache to all but the last chunk of `ids` -> tokens that some cache held already.
-
-        The longest beginning of `ids` that any cache of this lane holds is not computed again: sessions share
-        instructions, and a reply's prompt was often read when its words were judged.
-        """
+        """Bring the stream's cache to all but the last chunk of `ids` -> tokens that some cache held already."""
+        cached = self._take_over(stream, ids)
         own: decoder.KV = stream.state
-        caches = (own, *(s.state for s in self._open))
-        whole = next((kv for kv in caches if kv.ahead is not None and kv.tokens == ids), None)
-        if whole is not None:  # read to its end, and its first token computed
-            if whole is not own:
-                self._take_over(stream, whole, len(ids))
-            return len(ids)
-        cached = _common(own.tokens, ids)
-        other = max((self._opening, *(s.state for s in self._open)), key=lambda kv: _common(kv.tokens, ids))
-        if (shared := _common(other.tokens, ids)) > cached + WORTH_COPYING:
-            self._take_over(stream, other, shared)
-            own, cached = stream.state, shared
         self._graph.rewind(own, cached)
         while len(ids) - own.length > (chunk := self._chunk(stream)):  # only the prompt's end needs the head
             started = time.monotonic()
@@ -174,11 +165,25 @@ class ChatLane(Lane):
             return PREFILL_CHUNK
         return self._reading.most(2 * STEP_S, LEAST_CHUNK, PREFILL_CHUNK)
 
-    def _take_over(self, stream: Stream, other: Any, length: int) -> None:
-        """Make a stream's cache hold the first `length` tokens of another one."""
-        own = stream.state
-        self._graph.rewind(own, _common(own.tokens, other.tokens[: length + 1]))
-        stream.state = self._graph.continue_kv(own, other, length)
+    def _take_over(self, stream: Stream, ids: list[int]) -> int:
+        """Make the stream's cache begin like `ids` for as long as any cache of this lane does -> so many tokens.
+
+        These are not computed again: sessions share instructions, and a reply's prompt was often read when its words were
+        judged.
+        """
+        own: decoder.KV = stream.state
+        caches = (own, *(s.state for s in self._open))
+        whole = next((kv for kv in caches if kv.ahead is not None and kv.tokens == ids), None)
+        if whole is not None:  # read to its end, and its first token computed
+            if whole is not own:
+                stream.state = self._graph.continue_kv(own, whole, len(ids))
+            return len(ids)
+        cached = _common(own.tokens, ids)
+        other = max((self._opening, *(s.state for s in self._open)), key=lambda kv: _common(kv.tokens, ids))
+        if (shared := _common(other.tokens, ids)) > cached:
+            stream.state = self._graph.continue_kv(own, other, shared)
+            cached = shared
+        return cached
 
     def _prompt(self, body: p.Generate, limit: int) -> list[int]:
         """The prompt's tokens; the oldest turns go where it would not fit."""
@@ -247,12 +252,12 @@ class ChatLane(Lane):
 
     def sample(self) -> None:
         """Four tokens."""
-        kv = self._graph.new_kv(self._model.config)
+        kv = self._new_kv()
         for _ in range(4):
             self._graph.forward_top(self._model.weights, self._model.config, kv, [1])
 
     def warm(self) -> None:
-        kv = self._graph.new_kv(self._model.config)
+        kv = self._new_kv()
         for n in (PREFILL_CHUNK, 7, 1):
             self._graph.forward(self._model.weights, self._model.config, kv, [1] * n)
             self._graph.forward_top(self._model.weights, self._model.config, kv, [1] * n)

@@ -96,27 +96,6 @@ def test_a_prompt_that_eight_sessions_share_is_computed_once(lane: ChatLane) -> 
     assert all(tokens <= length(lane, q) + SMALL for q, tokens in zip(QUESTIONS[1:8], computed[1:], strict=True)), computed
 
 
-def test_caches_beyond_the_budget_go_and_are_read_again(model: tuple[decoder.Model, object]) -> None:
-    """The one used longest ago, never one at work; nobody hears a difference."""
-    one = decoder.new_kv(model[0].config).num_bytes
-    long = "Answer briefly. " + "Bees live in hives and make honey. " * 30  # twice as much as a new cache has room for
-    plenty, tight = ChatLane(*model), ChatLane(*model, room=4 * one)  # type: ignore[arg-type]
-    history = [p.ChatTurn("user", QUESTIONS[0])]
-    told = []
-    for lane in (plenty, tight):
-        callers = [Caller(lane, f"{n}. {long}") for n in range(3)]
-        said = [caller.ask(history) for caller in (*callers, callers[0])]
-        told.append([text for text, _ in said])
-        assert len({id(s) for s in lane._open}) == 3 and not any(lane._working.values())
-        if lane is plenty:
-            assert said[3][1] < SMALL, "its own cache still holds the prompt"
-        else:
-            assert said[3][1] > 256, "its cache had gone, and no other had its beginning"
-            assert [c.stream.state.num_bytes // one for c in callers] == [2, 1, 1]
-            assert callers[0].stream.state.length > 256 and callers[1].stream.state.length == 0
-    assert told[0] == told[1]
-
-
 def test_tokens_in_common() -> None:
     import random
 

@@ -61,23 +61,6 @@ def test_unknown_activation_is_refused() -> None:
         cpu.gated_linear_residual(normal(1, 8), normal(1, 32), "relu", matrix(8, 16), None, EPS)
 
 
-# tokens, position of the first, window; heads and heads of keys
-@pytest.mark.parametrize("heads", [(4, 1), (9, 3), (2, 2)])
-@pytest.mark.parametrize(("rows", "start", "window"), [(1, 0, 0), (1, 90, 16), (3, 5, 0), (7, 3, 4), (40, 100, 0), (40, 9, 32)])
-def test_attend_agrees_and_a_token_does_not_depend_on_its_chunk(
-    rows: int, start: int, window: int, heads: tuple[int, int]
-) -> None:
-    queries, groups = heads
-    q, keys, values = normal(rows, queries, 64), normal(groups, 256, 64), normal(groups, 256, 64)
-    keys[:, start + rows :] = np.nan  # what an unused part of a cache may hold
-    values[:, start + rows :] = np.nan
-    y = cpu.attend(q, keys, values, start, 0.125, window)
-    np.testing.assert_allclose(y, reference.attend(q, keys, values, start, 0.125, window), rtol=1e-4, atol=2e-6)
-    for m in range(rows):
-        one = cpu.attend(q[m : m + 1], keys, values, start + m, 0.125, window)
-        np.testing.assert_array_equal(one[0], y[m])
-
-
 @pytest.mark.parametrize("normed", [False, True])
 def test_rotate_qkv_agrees(normed: bool) -> None:
     table = cpu.rotary_table(64, 32, 10000.0)

@@ -171,14 +171,6 @@ def test_rotate_heads(normed: bool) -> None:
     np.testing.assert_allclose(cpu_lm.rotate_heads(*args), reference_lm.rotate_heads(*args), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("window", [0, 5, 100])
-@pytest.mark.parametrize(("start", "rows"), [(0, 1), (12, 1), (0, 9), (12, 9), (3, 3)])
-def test_attend(window: int, start: int, rows: int) -> None:
-    q, k, v = normal(rows, 4, 32), normal(2, 40, 32, seed=1), normal(2, 40, 32, seed=2)
-    args = (q, k, v, start, 32**-0.5, window)
-    np.testing.assert_allclose(cpu_lm.attend(*args), reference_lm.attend(*args), rtol=1e-4, atol=1e-5)
-
-
 def test_argmax_takes_the_first_of_equals() -> None:
     x = np.array([[0, 3, 3, 1], [5, 5, 0, 0]], np.float32)
     assert cpu_lm.argmax_rows(x).tolist() == reference_lm.argmax_rows(x).tolist() == [1, 0]

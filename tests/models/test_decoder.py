@@ -73,29 +73,43 @@ def test_a_row_does_not_depend_on_its_batch(named: tuple[str, decoder.Model]) ->
 def test_prefill_rewind_and_growth(named: tuple[str, decoder.Model]) -> None:
     cfg, w = named[1]
     tokens = [int(t) for t in np.random.default_rng(0).integers(100, 5000, 90)]
-    kv, small = decoder.new_kv(cfg), decoder.new_kv(cfg, capacity=8)
+    kv, small = decoder.new_kv(cfg), decoder.new_kv(cfg, decoder.new_pool(cfg, 8))
     whole = decoder.prefill(w, cfg, kv, tokens)
     np.testing.assert_array_equal(decoder.prefill(w, cfg, small, tokens), whole)
-    assert small.capacity == 128 and small.length == 90 and small.tokens == tokens
+    assert len(small.pages) == 12 and small.length == 90 and small.tokens == tokens
     decoder.rewind(small, 40)
+    assert len(small.pages) == small.pool.num_used == 5
     np.testing.assert_allclose(decoder.prefill(w, cfg, small, tokens[40:], chunk=7), whole, atol=0.2)
     with pytest.raises(ValueError, match="rewind"):
         decoder.rewind(small, 91)
+    with pytest.raises(ValueError, match="pages of one size"):
+        decoder.forward_batch(w, cfg, [kv, small], [1, 2])
 
 
 def test_a_cache_is_continued_from_another(named: tuple[str, decoder.Model]) -> None:
-    """To the bit what it would hold had it been copied whole."""
+    """To the bit what it would be had it read all of that itself; only the page where they part is copied."""
     _, (cfg, w) = named
     ids = [int(i) for i in np.random.default_rng(1).integers(10, 2000, 400)]
-    long, short = decoder.new_kv(cfg), decoder.new_kv(cfg)
+    pool = decoder.new_pool(cfg)
+    long, short, fresh = (decoder.new_kv(cfg, pool) for _ in range(3))
     decoder.forward(w, cfg, long, ids)
     decoder.forward(w, cfg, short, ids[:90])
-    continued, copied = decoder.continue_kv(short, long, 390), decoder.copy_kv(long, 390)
-    assert continued.tokens == copied.tokens == ids[:390] and continued.length == 390
-    for name in ("keys", "values"):
-        assert np.array_equal(getattr(continued, name)[:, :, 90:390], getattr(copied, name)[:, :, 90:390])
-    a, b = (decoder.forward(w, cfg, kv, [5, 6, 7]) for kv in (continued, copied))
-    np.testing.assert_allclose(a, b, atol=1e-3)
+    decoder.forward(w, cfg, fresh, ids[:390])
+    before = pool.num_used
+    short = decoder.continue_kv(short, long, 390)
+    assert short.tokens == ids[:390] and short.length == 390
+    assert short.pages == long.pages and pool.num_used == before - 2, "its own went"
+    a, b = (decoder.forward(w, cfg, kv, [5, 6, 7]) for kv in (short, fresh))
+    np.testing.assert_array_equal(a, b)
+    assert short.pages[:-1] == long.pages[:-1] and short.pages[-1] != long.pages[-1]
+    np.testing.assert_array_equal(decoder.forward(w, cfg, long, [9]), _after(w, cfg, [*ids, 9], 400))
+
+
+def _after(w: decoder.Weights, cfg: decoder.Config, ids: list[int], first: int) -> np.ndarray:
+    """Logits after tokens that are read alone, in two parts."""
+    kv = decoder.new_kv(cfg)
+    decoder.extend(w, cfg, kv, ids[:first])
+    return decoder.forward(w, cfg, kv, ids[first:])
 
 
 def test_bad_tokens_are_refused(named: tuple[str, decoder.Model]) -> None:

@@ -16,7 +16,8 @@ from bargein.models import sampling
 RNG = np.random.default_rng(3)
 # What a device does otherwise: its cache is in pages (`rotary_paged`, `paged_decode`, `paged_prefill`), its head is read whole.
 OTHERWISE = {
-    "attend", "rotate_heads", "rotate_qkv", "quantize_activations", "unpack_rows", "head_top", "sketch_of", "sketch_scores",
+    "attend", "attend_pages", "rotate_heads", "rotate_qkv", "quantize_activations", "unpack_rows", "head_top", "sketch_of",
+    "sketch_scores",
 }  # fmt: skip
 
 

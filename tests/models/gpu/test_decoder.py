@@ -10,7 +10,8 @@ from bargein.kernels.gpu.ops import Ops
 from bargein.kernels.gpu.standin import StandIn
 from bargein.kernels.reference import pack_rows, quantize_rows, rotary_table
 from bargein.models import decoder
-from bargein.models.decoder_gpu import PAGE, DeviceDecoder, OutOfPages, Pool
+from bargein.models.decoder_gpu import PAGE, DeviceDecoder, DevicePool
+from bargein.models.pages import OutOfPages
 
 LLAMA = decoder.Config("llama", 96, 64, 2, 4, 2, 16, 80, 1e-5, 10000.0, 512, max_positions=512)
 GEMMA = decoder.Config(
@@ -49,7 +50,7 @@ class Both:
         self.cfg, self.w = random_model(cfg)
         self.xp = StandIn()
         ops = Ops(self.xp, Interpreter())
-        self.pool = Pool(cfg, ops, pages, kind)
+        self.pool = DevicePool(cfg, ops, pages, kind)
         self.device, self.dw = DeviceDecoder(ops, self.pool), ops.place(self.w)
 
 

@@ -14,7 +14,7 @@ from bargein.kernels.gpu.numbers import Packed, unpack_groups
 from bargein.kernels.gpu.ops import Half, Ops
 from bargein.kernels.gpu.standin import StandIn
 from bargein.models import decoder, hf
-from bargein.models.decoder_gpu import DeviceDecoder, Pool
+from bargein.models.decoder_gpu import DeviceDecoder, DevicePool
 from bargein.models.errors import WeightsError
 from bargein.models.packed import q4_k, q6_k, q8_0
 
@@ -29,7 +29,7 @@ def on_device(model: decoder.Model, tokens: list[int], first: int) -> np.ndarray
     """Logits after a prompt of `first` tokens and after each token that follows."""
     ops = Ops(StandIn(), Interpreter())
     c, w = model.config, ops.place(model.weights)
-    device = DeviceDecoder(ops, Pool(c, ops, 8, "fp32"))
+    device = DeviceDecoder(ops, DevicePool(c, ops, 8, "fp32"))
     kv = device.new_kv(c)
     rows = [device.forward(w, c, kv, tokens[:first])]
     return np.stack(rows + [device.forward(w, c, kv, [token]) for token in tokens[first:]])

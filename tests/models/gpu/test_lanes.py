@@ -31,7 +31,7 @@ from bargein.kernels.gpu.interpret import Interpreter
 from bargein.kernels.gpu.ops import Ops
 from bargein.kernels.gpu.standin import StandIn
 from bargein.models import ge2e, hibari, minilm, smart_turn, store, whisper, whisper_stream
-from bargein.models.decoder_gpu import DeviceDecoder, Pool
+from bargein.models.decoder_gpu import DeviceDecoder, DevicePool
 from bargein.models.tokenizer import TextCodec
 
 from .conftest import long
@@ -201,7 +201,7 @@ def test_writing(ops: Ops) -> None:
     lane = ChatLane(model, codec)
     lane.prepare()
     want = ask(lane, "chat", body)
-    graph = DeviceDecoder(ops, Pool(cfg, ops, 8))
+    graph = DeviceDecoder(ops, DevicePool(cfg, ops, 8))
     placed = model._replace(weights=ops.place(model.weights))
     lane = ChatLane(placed, codec, graph)
     lane.prepare()
@@ -237,7 +237,7 @@ def test_vectors_of_voices(ops: Ops) -> None:
 
 
 def test_what_a_budget_holds() -> None:
-    page = Pool.page_bytes(GEMMA)
+    page = DevicePool.bytes_of_page(GEMMA)
     assert page == 2 * 2 * 16 * 1 * 16 * 2
     assert pages_for(GEMMA, 100 * page) == 100
     with pytest.raises(DeviceError, match="raise --gpu-memory"):
@@ -256,5 +256,5 @@ def test_an_engine_is_put_together_on_a_device(ops: Ops) -> None:
     assert sorted(lanes) == ["chat", "embed", "stt", "tts", "turn"]
     graph = lanes["chat"]._graph
     assert isinstance(graph, DeviceDecoder)
-    taken = graph.pool.num_free * Pool.page_bytes(lanes["chat"]._model.config) + fresh.num_bytes
+    taken = graph.pool.num_free * DevicePool.bytes_of_page(lanes["chat"]._model.config) + fresh.num_bytes
     assert (1800 << 20) < taken <= 2 << 30  # the budget less the workspace
