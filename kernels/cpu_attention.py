@@ -133,6 +133,7 @@ def attention_loop(q, k, v, num_heads, scale, out):  # type: ignore[no-untyped-d
             scores.ctypes.data, groups * 32, rows, values[h].ctypes.data, num_k * 32, d // 8, num_k,
             mine.ctypes.data, d * 4,
         )  # fmt: skip
+        scores[0, 0] = _f(0.0)  # still there: Numba frees an array after the last mention of it, and an address is none
         for r in range(rows):
             for j in range(d):
                 out[first + r, h * d + j] = mine[r, j] * part[r, 0]

@@ -119,10 +119,10 @@ def sketch_of(weight: Int8Matrix) -> Sketch:
 
 # A block of the sketch (20 KB for 640 columns) is read from memory for the first row and from the cache for the others.
 @nb.njit(parallel=True, **_JIT)
-def _scores(q, x_scale, packed, scale, out, best, parts):  # type: ignore[no-untyped-def]
+def _scores(q, x_scale, eight_x, packed, scale, out, best, parts):  # type: ignore[no-untyped-def]
     blocks, quads, count = packed.shape[0] * 8 // BLOCK, packed.shape[1], q.shape[0]
-    eight_x = np.zeros(count, np.int32)
     for m in range(count):
+        eight_x[m] = 0
         for k in range(q.shape[1]):
             eight_x[m] += np.int32(8) * np.int32(q[m, k])
     q_at, w_at, s_at, out_at = q.ctypes.data, packed.ctypes.data, scale.ctypes.data, out.ctypes.data
@@ -158,7 +158,8 @@ def _rough_pass(x: F32, s: Sketch, columns: int) -> tuple[F32, F32, NDArray[np.i
     q, x_scale = quantize_activations(np.ascontiguousarray(x), activation_limit(columns))
     out = np.empty((len(x), len(s.scale)), np.float32)
     best = np.empty((len(x), len(s.scale) // BLOCK), np.float32)
-    _scores(q, x_scale, s.packed, s.scale, out, best, nb.get_num_threads())
+    eight_x = np.empty(len(x), np.int32)  # from outside, as all buffers: see cpu_int8
+    _scores(q, x_scale, eight_x, s.packed, s.scale, out, best, nb.get_num_threads())
     return out, best, q, x_scale
 
 
