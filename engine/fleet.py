@@ -34,8 +34,32 @@ class Engine(Protocol):
         """See `EngineClient.open`. Raises EngineUnavailable."""
 
 
-class Fleet:
-    """Several clients, each connected to the engine of one device; `names` are the devices'."""
+class _Chooser:
+    """Opens each stream on the engine that it chooses."""
+
+    def _choose(self) -> EngineClient:
+        raise NotImplementedError
+
+    def open(
+        self,
+        lane: p.LaneName,
+        params: dict[str, Any],
+        *,
+        on_result: Callable[[int, p.Answer], None],
+        on_failed: Callable[[int | None, str], None],
+        on_lost: Callable[[], None],
+        on_refused: Callable[[int | None, str], None] | None = None,
+        cls: p.Class = "live",
+    ) -> EngineStream:
+        """See `EngineClient.open`. Raises EngineUnavailable."""
+        return self._choose().open(
+            lane, params, on_result=on_result, on_failed=on_failed, on_lost=on_lost, on_refused=on_refused, cls=cls
+        )
+
+
+class Fleet(_Chooser):
+    """Several clients, each connected to the engine of one device; `names` are the devices'. A stream that is opened here,
+    work of one stream, goes to the quietest."""
 
     def __init__(self, clients: Sequence[EngineClient], names: Sequence[str] = ("cpu",)) -> None:
         self.clients, self.names = tuple(clients), tuple(names)
@@ -85,21 +109,8 @@ class Fleet:
         """The one to give more to: of those that serve (else of all) the one with the fewest streams."""
         return min(self.serving or self.clients, key=lambda client: client.num_streams())
 
-    def open(
-        self,
-        lane: p.LaneName,
-        params: dict[str, Any],
-        *,
-        on_result: Callable[[int, p.Answer], None],
-        on_failed: Callable[[int | None, str], None],
-        on_lost: Callable[[], None],
-        on_refused: Callable[[int | None, str], None] | None = None,
-        cls: p.Class = "live",
-    ) -> EngineStream:
-        """A stream on the quietest engine: for work that is one stream. Raises EngineUnavailable."""
-        return self.quietest().open(
-            lane, params, on_result=on_result, on_failed=on_failed, on_lost=on_lost, on_refused=on_refused, cls=cls
-        )
+    def _choose(self) -> EngineClient:
+        return self.quietest()
 
     def pinned(self) -> Engine:
         """For a session: all streams on one engine, chosen at the first."""
@@ -110,7 +121,7 @@ class Fleet:
             client.close()
 
 
-class _Pinned:
+class _Pinned(_Chooser):
     """One session's engine: the same as long as it serves."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -121,22 +132,10 @@ class _Pinned:
     def ready(self) -> bool:
         return self._fleet.ready
 
-    def open(
-        self,
-        lane: p.LaneName,
-        params: dict[str, Any],
-        *,
-        on_result: Callable[[int, p.Answer], None],
-        on_failed: Callable[[int | None, str], None],
-        on_lost: Callable[[], None],
-        on_refused: Callable[[int | None, str], None] | None = None,
-        cls: p.Class = "live",
-    ) -> EngineStream:
+    def _choose(self) -> EngineClient:
         if self._client is None or not self._client.ready:
             self._client = self._fleet.quietest()
-        return self._client.open(
-            lane, params, on_result=on_result, on_failed=on_failed, on_lost=on_lost, on_refused=on_refused, cls=cls
-        )
+        return self._client
 
 
 def together(loads: Sequence[p.Load]) -> p.Load:

@@ -27,7 +27,7 @@ from bargein.kernels.host import Arena
 from bargein.kernels.reference import Caches, Int8Matrix, Places, Sketch
 
 from .errors import WeightsError
-from .pages import KV, HostPool, continue_kv, copy_kv, reserve, rewind  # noqa: F401
+from .pages import KV, HostPool, copy_kv, reserve, rewind  # noqa: F401
 
 F32 = NDArray[np.float32]
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .decoder import Config, Layer, Weights
-from .pages import KV, Pool, continue_kv, copy_kv, reserve, rewind
+from .pages import KV, Pool, copy_kv, reserve, rewind
 
 F32 = NDArray[np.float32]
 
@@ -71,7 +71,7 @@ class DeviceDecoder:
 
     # -- caches -----------------------------------------------------------------------------------------------------
 
-    copy_kv, continue_kv, rewind = staticmethod(copy_kv), staticmethod(continue_kv), staticmethod(rewind)
+    copy_kv, rewind = staticmethod(copy_kv), staticmethod(rewind)
 
     def new_pool(self, cfg: Config) -> DevicePool:
         """The pool of all sequences."""

@@ -132,11 +132,6 @@ def copy_kv(kv: KV, length: int) -> KV:
     return KV(kv.pool, pages, length, kv.tokens[:length], kv.ahead if length == kv.length else None)
 
 
-def continue_kv(kv: KV, other: KV, length: int) -> KV:
-    """What `kv` is to become to hold the first `length` tokens of another: those are shared, its own pages go with it."""
-    return copy_kv(other, length)
-
-
 def rewind(kv: KV, length: int) -> None:
     """Forget all but the first `length` tokens, and give back the pages after them. ValueError where it has fewer."""
     if not 0 <= length <= kv.length:

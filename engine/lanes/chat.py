@@ -176,12 +176,12 @@ class ChatLane(Lane):
         whole = next((kv for kv in caches if kv.ahead is not None and kv.tokens == ids), None)
         if whole is not None:  # read to its end, and its first token computed
             if whole is not own:
-                stream.state = self._graph.continue_kv(own, whole, len(ids))
+                stream.state = self._graph.copy_kv(whole, len(ids))
             return len(ids)
         cached = _common(own.tokens, ids)
         other = max((self._opening, *(s.state for s in self._open)), key=lambda kv: _common(kv.tokens, ids))
         if (shared := _common(other.tokens, ids)) > cached:
-            stream.state = self._graph.continue_kv(own, other, shared)
+            stream.state = self._graph.copy_kv(other, shared)
             cached = shared
         return cached
 

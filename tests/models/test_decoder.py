@@ -96,7 +96,7 @@ def test_a_cache_is_continued_from_another(named: tuple[str, decoder.Model]) -> 
     decoder.forward(w, cfg, short, ids[:90])
     decoder.forward(w, cfg, fresh, ids[:390])
     before = pool.num_used
-    short = decoder.continue_kv(short, long, 390)
+    short = decoder.copy_kv(long, 390)
     assert short.tokens == ids[:390] and short.length == 390
     assert short.pages == long.pages and pool.num_used == before - 2, "its own went"
     a, b = (decoder.forward(w, cfg, kv, [5, 6, 7]) for kv in (short, fresh))

@@ -40,7 +40,7 @@ def live_on(w: decoder.Weights, rng: random.Random, kvs: list[KV]) -> None:
             kvs.append(decoder.copy_kv(kv, rng.randrange(kv.length + 1)))
         case "continue":
             other = rng.choice(kvs)
-            kvs[n] = decoder.continue_kv(kv, other, rng.randrange(other.length + 1))
+            kvs[n] = decoder.copy_kv(other, rng.randrange(other.length + 1))
         case "rewind":
             decoder.rewind(kv, rng.randrange(kv.length + 1))
         case "close" if len(kvs) > 2:
