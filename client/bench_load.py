@@ -3,7 +3,7 @@
 Each caller dials, asks recorded questions, listens to the reply to its end, waits a moment, and now and then speaks over
 the reply instead. What it reports is what callers hear: voice to voice, how soon a reply stops when spoken over, gaps
 in its audio; and from the server's /metrics what that cost: processor time, memory, answers that came late by lane,
-how long voice windows waited.
+how long voice windows waited. `--pairs` compares calls with and without a recording that is transcribed beside them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ import json
 import platform
 import random
 import time
-import urllib.request
+from collections.abc import Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
+import numpy as np
 
+from . import counters
 from .audio import I16, read_wav
 from .bench_call import show, spread
-from .recognizer import http_root, transcribed
+from .counters import Counts
+from .recognizer import words_of
 from .session import ConnectFailed, RealtimeClient
 from .turns import Microphone, Reply, collect, converse
 
@@ -36,7 +39,7 @@ HELD = {
     "descriptors": ("process_open_fds", 1), "sessions": ("bargein_realtime_sessions", 1),
     "streams": ("bargein_engine_streams", 1),
 }  # fmt: skip
-Counts = dict[str, float]
+Turn = tuple[float, float, str]  # when it was asked (s since the start), voice to voice in ms, the question
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--profile", default="fast", choices=("balanced", "fast", "patient"))
     p.add_argument("--wavs", type=Path, default=Path("tests/data/questions"), help="a folder of questions")
     p.add_argument("--file", type=Path, help="a recording to have transcribed over HTTP all the while")
+    p.add_argument("--pairs", type=int, default=0, help="runs so many times with --file and as often without, and compares")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--json", type=Path, metavar="FILE", help="append the figures here, one JSON object a line")
     p.add_argument("--results", type=Path, metavar="FILE.md", help="append one row to this table")
@@ -60,9 +64,9 @@ def parser() -> argparse.ArgumentParser:
 
 @dataclass(slots=True)
 class Heard:
-    """What all callers heard. Times of `turns` are seconds since the start."""
+    """What all callers heard."""
 
-    turns: list[tuple[float, float]] = field(default_factory=list)  # when, voice to voice in ms
+    turns: list[Turn] = field(default_factory=list)
     stops: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
     replies: list[float] = field(default_factory=list)  # seconds of those heard out
@@ -76,15 +80,26 @@ class Heard:
 def run(argv: list[str]) -> int:
     """Run it; returns the exit status."""
     args = parser().parse_args(argv)
-    questions = [read_wav(p) for p in sorted(args.wavs.glob("*.wav"))]
+    questions = {p.stem: read_wav(p) for p in sorted(args.wavs.glob("*.wav"))}
     if not questions:
         print(f"bargein: no WAV files in {args.wavs}")
         return 2
+    if args.pairs and args.file is None:
+        print("bargein: --pairs compares runs with and without a recording: name one with --file")
+        return 2
     try:
-        figures = asyncio.run(_load(args, questions))
+        if args.pairs:
+            _compare(args, questions)
+        else:
+            _once(args, questions)
     except ConnectFailed as problem:
         print(f"bargein: {problem}")
         return 2
+    return 0
+
+
+def _once(args: argparse.Namespace, questions: dict[str, I16]) -> dict[str, Any]:
+    figures = asyncio.run(_load(args, questions))
     if args.json is not None:
         with args.json.open("a") as out:
             out.write(json.dumps(figures) + "\n")
@@ -92,10 +107,38 @@ def run(argv: list[str]) -> int:
         begun = args.results.exists()
         with args.results.open("a") as out:
             out.write(("" if begun else HEADING) + row(figures))
-    return 0
+    return figures
 
 
-VAD_DUE_MS = 20  # how long a voice window may wait
+def _compare(args: argparse.Namespace, questions: dict[str, I16]) -> None:
+    """Pairs of runs of one seed, with the recording and without, in turns; all turns of a kind are looked at together."""
+    alone: list[Turn] = []
+    beside: list[Turn] = []
+    for n in range(args.pairs):
+        runs = [(None, alone), (args.file, beside)]
+        for file, turns in runs if n % 2 == 0 else reversed(runs):
+            each = argparse.Namespace(**vars(args) | {"file": file, "seed": args.seed + n})
+            turns += _once(each, questions)["turns"]
+    print(f"\n{args.pairs} pairs of {args.calls} calls for {args.seconds:.0f} s")
+    show("voice to voice alone", [ms for _, ms, _ in alone])
+    show(f"beside {args.file.name}", [ms for _, ms, _ in beside])
+    for name, share in (("median", 0.5), ("p95", 0.95)):
+        print("  " + difference([ms for _, ms, _ in alone], [ms for _, ms, _ in beside], share, name))
+
+
+def difference(a: list[float], b: list[float], share: float, name: str, seed: int = 0) -> str:
+    """How much larger a quantile of `b` is than that of `a`, and between what it lies in 9 of 10 draws of as many turns from
+    these (the bootstrap's interval: what another day's turns would have told)."""
+    rng = np.random.default_rng(seed)
+
+    def rise(x: list[float], y: list[float]) -> float:
+        return 100 * float(np.quantile(y, share) / np.quantile(x, share) - 1)
+
+    drawn = [rise(list(rng.choice(a, len(a))), list(rng.choice(b, len(b)))) for _ in range(1000)]
+    low, high = np.quantile(drawn, (0.05, 0.95))
+    return f"{name}: {rise(a, b):+.0f} % (9 of 10 draws: {low:+.0f} to {high:+.0f} %)"
+
+
 COLUMNS = ("when", "machine", "calls", "seconds", "answered", "voice to voice: median, p95, p99 ms", "stop p95 ms",
            "gap max ms", "late answers", "CPU s a call minute", "MB", "voice window p99 ms")  # fmt: skip
 HEADING = (
@@ -118,25 +161,26 @@ def row(f: dict[str, Any]) -> str:
     return "| " + " | ".join(str(cell) for cell in cells) + " |\n"
 
 
-async def _load(args: argparse.Namespace, questions: list[I16]) -> dict[str, Any]:
+async def _load(args: argparse.Namespace, questions: dict[str, I16]) -> dict[str, Any]:
     gc.collect()
     gc.freeze()
     heard, started = Heard(), time.monotonic()
-    before = await asyncio.to_thread(_metrics, args)
+    before = await asyncio.to_thread(counters.read, args.url, args.key)
     end = started + args.seconds
     reading = asyncio.create_task(_transcribe(args, end)) if args.file is not None else None
     watching = asyncio.create_task(_watch(args, started))
     await asyncio.gather(*(_caller(args, questions, n, started, end, heard) for n in range(args.calls)))
     seconds = time.monotonic() - started
-    after = await asyncio.to_thread(_metrics, args)
+    after = await asyncio.to_thread(counters.read, args.url, args.key)
     figures = _report(args, heard, before, after, seconds)
     watching.cancel()
-    figures["over_time"] = over_time(heard.turns, await watching, args.seconds / SLICES)
+    figures["over_time"] = over_time([(at, ms) for at, ms, _ in heard.turns], await watching, args.seconds / SLICES)
     if reading is not None:
-        figures["files_transcribed"] = await reading
-        print(f"  the file was transcribed {figures['files_transcribed']} times meanwhile")
+        figures["files_transcribed"], words = await reading
+        figures["words_transcribed"] = words
+        print(f"  the file was transcribed {figures['files_transcribed']} times meanwhile ({words} words)")
     if args.plot is not None:
-        args.plot.write_text(plot(heard.turns, args.seconds, f"{args.calls} calls"))
+        args.plot.write_text(plot([(at, ms) for at, ms, _ in heard.turns], args.seconds, f"{args.calls} calls"))
     return figures
 
 
@@ -146,7 +190,7 @@ async def _watch(args: argparse.Namespace, started: float) -> list[tuple[float, 
     with contextlib.suppress(asyncio.CancelledError):
         for n in range(1, SLICES + 1):
             await asyncio.sleep(started + n * args.seconds / SLICES - time.monotonic())
-            told.append((time.monotonic() - started, await asyncio.to_thread(_metrics, args)))
+            told.append((time.monotonic() - started, await asyncio.to_thread(counters.read, args.url, args.key)))
     return told
 
 
@@ -164,10 +208,11 @@ def over_time(turns: list[tuple[float, float]], held: list[tuple[float, Counts]]
 
 
 async def _caller(
-    args: argparse.Namespace, questions: list[I16], number: int, started: float, end: float, heard: Heard
+    args: argparse.Namespace, questions: dict[str, I16], number: int, started: float, end: float, heard: Heard
 ) -> None:
     """One caller until the end: calls of at most `--redial` seconds, turns of question, reply and silence."""
     rng = random.Random(f"{args.seed}/{number}")
+    deck = _deck(rng, questions)
     await asyncio.sleep(DIAL_S * number)
     while time.monotonic() < end:
         hang_up = min(end, time.monotonic() + args.redial)
@@ -177,7 +222,7 @@ async def _caller(
                 await client.update(profile=args.profile)
                 mic = Microphone(client)
                 while time.monotonic() < hang_up and client.closed is None:
-                    await _turn(args, client, mic, rng, questions, started, heard)
+                    await _turn(args, client, mic, rng, deck, started, heard)
                     await asyncio.sleep(min(rng.expovariate(1 / args.pause), max(0.0, hang_up - time.monotonic())))
                 await mic.stop()
                 heard.late_ms = max(heard.late_ms, mic.worst_late_ms)
@@ -190,12 +235,18 @@ async def _caller(
             await asyncio.sleep(5)
 
 
+def _deck(rng: random.Random, questions: dict[str, I16]) -> Iterator[tuple[str, I16]]:
+    """All questions in an order of chance, then anew: runs of different seeds ask the same mixture."""
+    while True:
+        yield from rng.sample(list(questions.items()), len(questions))
+
+
 async def _turn(
     args: argparse.Namespace,
     client: RealtimeClient,
     mic: Microphone,
     rng: random.Random,
-    questions: list[I16],
+    deck: Iterator[tuple[str, I16]],
     started: float,
     heard: Heard,
 ) -> None:
@@ -203,23 +254,24 @@ async def _turn(
     client.seen.clear()  # what an hour's calls have seen would hold this process up, whenever its collector looks through it
     mark = 0
     heard.num_asked += 1
+    name, question = next(deck)
     if rng.random() >= args.interrupt:
-        reply = await converse(client, mic, rng.choice(questions), 30)
-        _note(reply, started, heard)
+        reply = await converse(client, mic, question, 30)
+        _note(reply, name, started, heard)
         heard.replies.append(len(reply.audio) / 24000)
         left = reply.deltas[0][0] + len(reply.audio) / 24000 - time.monotonic() if reply.deltas else 0.0
         await asyncio.sleep(max(0.0, left))  # a person hears it out
         return
-    _, spoken = await mic.play(rng.choice(questions))
+    _, spoken = await mic.play(question)
     if await client.wait("response.output_audio.delta", mark, 30) is None:
         heard.num_unanswered += 1
         return
     await asyncio.sleep(rng.uniform(0.3, 1.2))
-    _note(collect(client, mark, spoken), started, heard)
+    _note(collect(client, mark, spoken), name, started, heard)
     if client.of("response.done", mark):
         return
     again = len(client.seen)
-    onset, _ = await mic.play(rng.choice(questions))
+    onset, _ = await mic.play(next(deck)[1])
     done = await client.wait("response.done", again, 15)
     if done is not None and done.event["response"]["status"] == "cancelled":
         frames = [s.at for s in client.of("response.output_audio.delta", mark) if s.at <= done.at]
@@ -229,47 +281,30 @@ async def _turn(
         heard.num_unanswered += 1
 
 
-def _note(reply: Reply, started: float, heard: Heard) -> None:
+def _note(reply: Reply, question: str, started: float, heard: Heard) -> None:
     if "audible" not in reply.times:
         heard.num_unanswered += 1
         return
     spoken = reply.times["speech_end"]
-    heard.turns.append((spoken - started, 1000 * (reply.times["audible"] - spoken)))
+    heard.turns.append((spoken - started, 1000 * (reply.times["audible"] - spoken), question))
     heard.gaps.append(reply.gap_ms)
 
 
-async def _transcribe(args: argparse.Namespace, end: float) -> int:
-    """Have the file transcribed again and again until the end -> how often it was."""
-    file, done = args.file.read_bytes(), 0
+async def _transcribe(args: argparse.Namespace, end: float) -> tuple[int, int]:
+    """Have the file transcribed again and again until the end -> how often it was, and how many words that made."""
+    file, done, words = args.file.read_bytes(), 0, 0
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(max(0.1, end - time.monotonic())):
             while True:
-                await transcribed(args.url, args.key, file)
+                async with aclosing(words_of(args.url, args.key, file)) as pieces:
+                    async for num in pieces:
+                        words += num
                 done += 1
-    return done
-
-
-# --- the server's side ------------------------------------------------------------------------------------------------
-
-
-def _metrics(args: argparse.Namespace) -> Counts:
-    """The server's counters and gauges by name (and lane or bound), empty where it does not tell."""
-    headers = {"Authorization": f"Bearer {args.key}"} if args.key else {}
-    request = urllib.request.Request(http_root(args.url) + "/metrics", headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=10) as reply:
-            text = reply.read().decode()
-    except OSError:
-        return {}
-    return {
-        ":".join([s.name, *(s.labels[k] for k in ("lane", "le") if k in s.labels)]): s.value
-        for family in text_string_to_metric_families(text)
-        for s in family.samples
-    }
+    return done, words
 
 
 def _report(args: argparse.Namespace, heard: Heard, before: Counts, after: Counts, seconds: float) -> dict[str, Any]:
-    delays = [ms for _, ms in heard.turns]
+    delays = [ms for _, ms, _ in heard.turns]
     print(f"\n{args.calls} calls for {seconds:.0f} s: {len(delays)} of {heard.num_asked} questions answered in time")
     show("voice to voice", delays)
     show("reply stops when spoken over", heard.stops)
@@ -290,13 +325,14 @@ def _report(args: argparse.Namespace, heard: Heard, before: Counts, after: Count
         "problems": heard.problems, "mic_late_ms": round(heard.late_ms),
         "callers_cores": round(time.process_time() / seconds, 3),
     }  # fmt: skip
+    figures["turns"] = [(round(at, 2), round(ms), question) for at, ms, question in heard.turns]
     if heard.replies:
         figures["reply_s"] = round(sum(heard.replies) / len(heard.replies), 2)
     for name, values in (("v2v_ms", delays), ("stop_ms", heard.stops), ("gap_ms", heard.gaps)):
         if values:
             figures[name] = spread(values) | {"p99": round(sorted(values)[max(0, -(-99 * len(values) // 100) - 1)])}
     if after:
-        figures["server"] = _server(before, after, seconds, args.calls)
+        figures["server"] = counters.cost(before, after, seconds, args.calls)
     return figures
 
 
@@ -304,60 +340,6 @@ def _cores() -> int:
     import os
 
     return os.cpu_count() or 1
-
-
-def _server(before: Counts, after: Counts, seconds: float, calls: int) -> dict[str, Any]:
-    """What it cost, from the difference of two readings."""
-
-    def grew(name: str) -> float:
-        return after.get(name, 0.0) - before.get(name, 0.0)
-
-    lanes = {}
-    for key in sorted(k for k in after if k.startswith("bargein_engine_device_seconds_total:")):
-        lane = key.split(":")[1]
-        answered, late = (grew(f"bargein_engine_{what}_total:{lane}") for what in ("answered", "late"))
-        steps, job_steps = (grew(f"bargein_engine_{what}_total:{lane}") for what in ("steps", "job_steps"))
-        busy = grew(key)
-        lanes[lane] = {"busy": round(busy / seconds, 3), "answered": answered, "late": late,
-                       "batch": round(job_steps / steps, 2) if steps else 0}  # fmt: skip
-        due = f"late {late:.0f} of {answered:.0f}   " if answered else ""
-        print(f"  {lane:6} device {100 * busy / seconds:5.1f} %   {due}"
-              f"jobs a step {job_steps / max(steps, 1):.2f}")  # fmt: skip
-    cpu = grew("process_cpu_seconds_total") + grew("bargein_engine_cpu_seconds_total")
-    memory = after.get("process_resident_memory_bytes", 0.0) + after.get("bargein_engine_resident_bytes", 0.0)
-    vad, (windows, late) = _vad_p99(before, after), _vad_late(before, after)
-    print(f"  server: {cpu / seconds * 60 / max(calls, 1):.1f} CPU seconds a call minute, {memory / 1e6:.0f} MB; "
-          f"{windows} voice windows: p99 at most {vad} ms, {late} later than {VAD_DUE_MS}")  # fmt: skip
-    engine = grew("bargein_engine_cpu_seconds_total")
-    return {"cpu_s_per_call_min": round(cpu / seconds * 60 / max(calls, 1), 2), "memory_mb": round(memory / 1e6),
-            "front_cores": round((cpu - engine) / seconds, 3), "engine_cores": round(engine / seconds, 3),
-            "vad_p99_ms": vad, "vad_windows": windows, "vad_late": late, "lanes": lanes}  # fmt: skip
-
-
-def _vad_p99(before: Counts, after: Counts) -> float | None:
-    """The bound under which 99 of 100 windows' waits were, in ms; None: above the last bound, or no windows."""
-    counts = _vad_waits(before, after)
-    total = max(counts.values(), default=0.0)
-    found = next((b for b, n in counts.items() if total and n >= 0.99 * total), float("inf"))
-    return None if found == float("inf") else 1000 * found
-
-
-def _vad_late(before: Counts, after: Counts) -> tuple[int, int]:
-    """How many windows there were, and how many of them waited longer than they may."""
-    counts = _vad_waits(before, after)
-    total = max(counts.values(), default=0.0)
-    return round(total), round(total - counts.get(VAD_DUE_MS / 1000, total))
-
-
-def _vad_waits(before: Counts, after: Counts) -> dict[float, float]:
-    """How many windows waited at most so many seconds; the bounds rise."""
-    name = "bargein_engine_vad_seconds_bucket:"
-    bounds = sorted(float(k[len(name) :]) for k in after if k.startswith(name))
-    return {b: after[f"{name}{_le(b)}"] - before.get(f"{name}{_le(b)}", 0.0) for b in bounds}
-
-
-def _le(bound: float) -> str:
-    return "+Inf" if bound == float("inf") else str(bound)
 
 
 def plot(turns: list[tuple[float, float]], seconds: float, title: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bargein.client import bench_load
+from bargein.client import bench_load, counters
 from bargein.http_api.cli import main
 
 from ..e2e.conftest import DATA, Served
@@ -18,11 +18,11 @@ VAD = "bargein_engine_vad_seconds_bucket:"
 def test_the_99th_percentile_is_of_the_run_not_of_the_past() -> None:
     before = {VAD + "0.005": 10.0, VAD + "0.02": 900.0, VAD + "+Inf": 1000.0}
     after = {VAD + "0.005": 990.0, VAD + "0.02": 1899.0, VAD + "+Inf": 2000.0}
-    assert bench_load._vad_p99(before, after) == 20.0
-    assert bench_load._vad_p99(before, after | {VAD + "0.005": 1005.0}) == 5.0
-    assert bench_load._vad_p99(before, before | {VAD + "+Inf": 1100.0}) is None
-    assert bench_load._vad_p99({}, {}) is None
-    assert bench_load._vad_late(before, after) == (1000, 1) and bench_load._vad_late({}, {}) == (0, 0)
+    assert counters.vad_p99(before, after) == 20.0
+    assert counters.vad_p99(before, after | {VAD + "0.005": 1005.0}) == 5.0
+    assert counters.vad_p99(before, before | {VAD + "+Inf": 1100.0}) is None
+    assert counters.vad_p99({}, {}) is None
+    assert counters.vad_late(before, after) == (1000, 1) and counters.vad_late({}, {}) == (0, 0)
 
 
 def test_a_plot_holds_every_turn() -> None:
