@@ -164,7 +164,7 @@ def row(f: dict[str, Any]) -> str:
 async def _load(args: argparse.Namespace, questions: dict[str, I16]) -> dict[str, Any]:
     gc.collect()
     gc.freeze()
-    heard, started = Heard(), time.monotonic()
+    heard, started, used = Heard(), time.monotonic(), time.process_time()
     before = await asyncio.to_thread(counters.read, args.url, args.key)
     end = started + args.seconds
     reading = asyncio.create_task(_transcribe(args, end)) if args.file is not None else None
@@ -173,6 +173,7 @@ async def _load(args: argparse.Namespace, questions: dict[str, I16]) -> dict[str
     seconds = time.monotonic() - started
     after = await asyncio.to_thread(counters.read, args.url, args.key)
     figures = _report(args, heard, before, after, seconds)
+    figures["callers_cores"] = round((time.process_time() - used) / seconds, 3)
     watching.cancel()
     figures["over_time"] = over_time([(at, ms) for at, ms, _ in heard.turns], await watching, args.seconds / SLICES)
     if reading is not None:
@@ -323,7 +324,6 @@ def _report(args: argparse.Namespace, heard: Heard, before: Counts, after: Count
         "seconds": round(seconds), "seed": args.seed, "profile": args.profile, "asked": heard.num_asked,
         "answered": len(delays), "unanswered": heard.num_unanswered, "refused": heard.num_refused,
         "problems": heard.problems, "mic_late_ms": round(heard.late_ms),
-        "callers_cores": round(time.process_time() / seconds, 3),
     }  # fmt: skip
     figures["turns"] = [(round(at, 2), round(ms), question) for at, ms, question in heard.turns]
     if heard.replies:
