@@ -1,6 +1,7 @@
 """Predicts what steps cost on an H200-class GPU, from the bytes and operations of each: nothing here was measured.
 
-    python bench/gpu_costs.py          writes bench/gpu_costs.json and prints the table of bench/GPU_COSTS.md
+    python bench/gpu_costs.py          writes bench/gpu_costs.json, the table of bench/GPU_COSTS.md, and in
+                                       bench/costs_h200.json what each more stream adds to a step
 
 A step takes the longer of its bytes at `memory_share` of the memory's rate and its operations at `math_share` of the
 tensor cores', plus `launch_us` for every kernel it starts.
@@ -55,6 +56,12 @@ STEPS = {
 }
 
 
+WEIGHT_BYTES = {
+    "Whisper base: 30 s encoded": 2 * 20e6, "Whisper base: a token of a beam of 5": 52e6,
+    "smart-turn: 8 s": 8e6, "hibari: a chunk of 48 frames": 8e6 + 2 * 1201 * 1202 * 4,
+}  # fmt: skip
+
+
 def microseconds(chip: Chip, num_bytes: float, fp16: float, fp32: float, launches: int) -> float:
     """The prediction."""
     memory = num_bytes / (chip.bytes_s * chip.memory_share)
@@ -72,6 +79,21 @@ def prefill(chip: Chip, d: Decoder, tokens: int) -> float:
     return microseconds(chip, d.weights * d.bits / 8, 2 * d.weights * tokens, 0.0, d.layers * d.launches + 4)
 
 
+def adds(chip: Chip) -> dict[str, float]:
+    """Work of bench/costs_h200.json -> the share of a step's time that each more stream in the same launches adds: its own
+    operations and activations, where launches and weights are paid once."""
+    share = {}
+    for name, (num_bytes, fp16, fp32, launches) in STEPS.items():
+        own = microseconds(chip, num_bytes - WEIGHT_BYTES[name], fp16, fp32, 0)
+        share[name] = own / microseconds(chip, num_bytes, fp16, fp32, launches)
+    encode, token, turn, say = (share[name] for name in STEPS)
+    gemma = DECODERS[0]
+    read = microseconds(chip, 0.0, 2 * gemma.weights * 64, 0.0, 0) / prefill(chip, gemma, 64)
+    words = {"partial": 0.87, "final": 0.93}  # of such a step's time are the decoder's; the rest is the encoder's
+    heard = {name: part * token + (1 - part) * encode for name, part in words.items()}
+    return heard | {"turn": turn, "judge": read, "read": read, "say": say}
+
+
 def table(chip: Chip) -> dict[str, float]:
     """Step -> predicted microseconds."""
     out: dict[str, float] = {}
@@ -87,6 +109,9 @@ def main() -> None:
     costs = {name: round(value) for name, value in table(chip).items()}
     told = {"what": "predictions, not measurements", "chip": asdict(chip), "microseconds": costs}
     (HERE / "gpu_costs.json").write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+    steps = json.loads((HERE / "costs_h200.json").read_text("utf-8"))
+    steps["grow"] = {name: round(share, 3) for name, share in adds(chip).items()}
+    (HERE / "costs_h200.json").write_text(json.dumps(steps, indent=1) + "\n", "utf-8")
     lines = ["# What a step should cost on an H200", "", "**Predictions until measured.** No GPU has run this project yet. "
              f"`gpu_costs.py` derives them: bytes at {chip.memory_share:.0%} of {chip.bytes_s / 1e12} TB/s, fp16 operations at "
              f"{chip.math_share:.0%} of {chip.flops_s / 1e12:.0f} TFLOP/s, {chip.launch_us:.0f} µs a launch from Python; small "

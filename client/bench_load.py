@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,7 +39,15 @@ HELD = {
     "descriptors": ("process_open_fds", 1), "sessions": ("bargein_realtime_sessions", 1),
     "streams": ("bargein_engine_streams", 1),
 }  # fmt: skip
-Turn = tuple[float, float, str]  # when it was asked (s since the start), voice to voice in ms, the question
+
+
+class Turn(NamedTuple):
+    """One that was answered."""
+
+    at: float  # when it had been asked, s since the start
+    ms: float  # voice to voice
+    question: str
+    caller: int
 
 
 def parser() -> argparse.ArgumentParser:
@@ -104,9 +112,8 @@ def _once(args: argparse.Namespace, questions: dict[str, I16]) -> dict[str, Any]
         with args.json.open("a") as out:
             out.write(json.dumps(figures) + "\n")
     if args.results is not None:
-        begun = args.results.exists()
-        with args.results.open("a") as out:
-            out.write(("" if begun else HEADING) + row(figures))
+        text = args.results.read_text("utf-8") if args.results.exists() else ""
+        args.results.write_text(with_row(text, row(figures)), "utf-8")
     return figures
 
 
@@ -118,12 +125,12 @@ def _compare(args: argparse.Namespace, questions: dict[str, I16]) -> None:
         runs = [(None, alone), (args.file, beside)]
         for file, turns in runs if n % 2 == 0 else reversed(runs):
             each = argparse.Namespace(**vars(args) | {"file": file, "seed": args.seed + n})
-            turns += _once(each, questions)["turns"]
+            turns += (Turn(*turn) for turn in _once(each, questions)["turns"])
     print(f"\n{args.pairs} pairs of {args.calls} calls for {args.seconds:.0f} s")
-    show("voice to voice alone", [ms for _, ms, _ in alone])
-    show(f"beside {args.file.name}", [ms for _, ms, _ in beside])
+    show("voice to voice alone", [t.ms for t in alone])
+    show(f"beside {args.file.name}", [t.ms for t in beside])
     for name, share in (("median", 0.5), ("p95", 0.95)):
-        print("  " + difference([ms for _, ms, _ in alone], [ms for _, ms, _ in beside], share, name))
+        print("  " + difference([t.ms for t in alone], [t.ms for t in beside], share, name))
 
 
 def difference(a: list[float], b: list[float], share: float, name: str, seed: int = 0) -> str:
@@ -141,10 +148,23 @@ def difference(a: list[float], b: list[float], share: float, name: str, seed: in
 
 COLUMNS = ("when", "machine", "calls", "seconds", "answered", "voice to voice: median, p95, p99 ms", "stop p95 ms",
            "gap max ms", "late answers", "CPU s a call minute", "MB", "voice window p99 ms")  # fmt: skip
+TABLE = "| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|\n"
 HEADING = (
     "# Calls under load\n\nRows of `bargein bench load --results`, the newest last: seeded callers in a process of their own "
-    "on the same machine.\n\n| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|\n"
+    f"on the same machine.\n\n{TABLE}"
 )
+
+
+def with_row(text: str, line: str) -> str:
+    """A page with one more row at the end of its table of loads, which is begun where it has none."""
+    lines = text.splitlines()
+    titles = TABLE.splitlines()[0]
+    if titles not in lines:
+        return text + ("\n" if text else "") + HEADING + line
+    end = lines.index(titles)
+    while end < len(lines) and lines[end].startswith("|"):
+        end += 1
+    return "\n".join([*lines[:end], line.rstrip(), *lines[end:], ""])
 
 
 def row(f: dict[str, Any]) -> str:
@@ -175,13 +195,13 @@ async def _load(args: argparse.Namespace, questions: dict[str, I16]) -> dict[str
     figures = _report(args, heard, before, after, seconds)
     figures["callers_cores"] = round((time.process_time() - used) / seconds, 3)
     watching.cancel()
-    figures["over_time"] = over_time([(at, ms) for at, ms, _ in heard.turns], await watching, args.seconds / SLICES)
+    figures["over_time"] = over_time([(t.at, t.ms) for t in heard.turns], await watching, args.seconds / SLICES)
     if reading is not None:
         figures["files_transcribed"], words = await reading
         figures["words_transcribed"] = words
         print(f"  the file was transcribed {figures['files_transcribed']} times meanwhile ({words} words)")
     if args.plot is not None:
-        args.plot.write_text(plot([(at, ms) for at, ms, _ in heard.turns], args.seconds, f"{args.calls} calls"))
+        args.plot.write_text(plot([(t.at, t.ms) for t in heard.turns], args.seconds, f"{args.calls} calls"))
     return figures
 
 
@@ -223,7 +243,7 @@ async def _caller(
                 await client.update(profile=args.profile)
                 mic = Microphone(client)
                 while time.monotonic() < hang_up and client.closed is None:
-                    await _turn(args, client, mic, rng, deck, started, heard)
+                    await _turn(args, client, mic, rng, deck, number, started, heard)
                     await asyncio.sleep(min(rng.expovariate(1 / args.pause), max(0.0, hang_up - time.monotonic())))
                 await mic.stop()
                 heard.late_ms = max(heard.late_ms, mic.worst_late_ms)
@@ -248,6 +268,7 @@ async def _turn(
     mic: Microphone,
     rng: random.Random,
     deck: Iterator[tuple[str, I16]],
+    number: int,
     started: float,
     heard: Heard,
 ) -> None:
@@ -258,7 +279,7 @@ async def _turn(
     name, question = next(deck)
     if rng.random() >= args.interrupt:
         reply = await converse(client, mic, question, 30)
-        _note(reply, name, started, heard)
+        _note(reply, name, number, started, heard)
         heard.replies.append(len(reply.audio) / 24000)
         left = reply.deltas[0][0] + len(reply.audio) / 24000 - time.monotonic() if reply.deltas else 0.0
         await asyncio.sleep(max(0.0, left))  # a person hears it out
@@ -268,7 +289,7 @@ async def _turn(
         heard.num_unanswered += 1
         return
     await asyncio.sleep(rng.uniform(0.3, 1.2))
-    _note(collect(client, mark, spoken), name, started, heard)
+    _note(collect(client, mark, spoken), name, number, started, heard)
     if client.of("response.done", mark):
         return
     again = len(client.seen)
@@ -282,12 +303,12 @@ async def _turn(
         heard.num_unanswered += 1
 
 
-def _note(reply: Reply, question: str, started: float, heard: Heard) -> None:
+def _note(reply: Reply, question: str, caller: int, started: float, heard: Heard) -> None:
     if "audible" not in reply.times:
         heard.num_unanswered += 1
         return
     spoken = reply.times["speech_end"]
-    heard.turns.append((spoken - started, 1000 * (reply.times["audible"] - spoken), question))
+    heard.turns.append(Turn(spoken - started, 1000 * (reply.times["audible"] - spoken), question, caller))
     heard.gaps.append(reply.gap_ms)
 
 
@@ -305,7 +326,7 @@ async def _transcribe(args: argparse.Namespace, end: float) -> tuple[int, int]:
 
 
 def _report(args: argparse.Namespace, heard: Heard, before: Counts, after: Counts, seconds: float) -> dict[str, Any]:
-    delays = [ms for _, ms, _ in heard.turns]
+    delays = [t.ms for t in heard.turns]
     print(f"\n{args.calls} calls for {seconds:.0f} s: {len(delays)} of {heard.num_asked} questions answered in time")
     show("voice to voice", delays)
     show("reply stops when spoken over", heard.stops)
@@ -325,7 +346,8 @@ def _report(args: argparse.Namespace, heard: Heard, before: Counts, after: Count
         "answered": len(delays), "unanswered": heard.num_unanswered, "refused": heard.num_refused,
         "problems": heard.problems, "mic_late_ms": round(heard.late_ms),
     }  # fmt: skip
-    figures["turns"] = [(round(at, 2), round(ms), question) for at, ms, question in heard.turns]
+    figures["turns"] = [t._replace(at=round(t.at, 2), ms=round(t.ms)) for t in heard.turns]
+    figures["by_caller"] = by_caller(heard.turns)
     if heard.replies:
         figures["reply_s"] = round(sum(heard.replies) / len(heard.replies), 2)
     for name, values in (("v2v_ms", delays), ("stop_ms", heard.stops), ("gap_ms", heard.gaps)):
@@ -334,6 +356,18 @@ def _report(args: argparse.Namespace, heard: Heard, before: Counts, after: Count
     if after:
         figures["server"] = counters.cost(before, after, seconds, args.calls)
     return figures
+
+
+def by_caller(turns: list[Turn]) -> dict[int, dict[str, float]]:
+    """What each of them heard; prints the worst, whom the others' figures would hide."""
+    delays: dict[int, list[float]] = {}
+    for turn in turns:
+        delays.setdefault(turn.caller, []).append(turn.ms)
+    found = {caller: spread(ms) for caller, ms in sorted(delays.items())}
+    if found:
+        worst = max(found, key=lambda caller: found[caller]["p95"])
+        show(f"of caller {worst}, the worst", delays[worst])
+    return found
 
 
 def _cores() -> int:

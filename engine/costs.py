@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-NAMES = {"partial": "stt", "final": "stt", "turn": "turn", "judge": "chat", "read": "chat", "say": "tts"}  # work, its lane
+# Work, and its lane. Only a table that is used for recordings needs a window's.
+NAMES = {"partial": "stt", "final": "stt", "turn": "turn", "judge": "chat", "read": "chat", "say": "tts", "window": "stt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,7 @@ class Costs:
     tokens: tuple[tuple[int, float], ...]  # batch size -> seconds of a step, rising
     beside: float  # what each call takes of a core beside the workers: voice windows, the front process, the caller itself
     always: float = 0.0  # and what these take of one however many calls there are
+    grow: Mapping[str, float] = field(default_factory=dict)  # of a step, what each more stream in it adds, where that may be
 
     def token(self, batch: int) -> float:
         """Seconds of one token for each of `batch` replies; between the table's sizes on a straight line."""
@@ -34,7 +37,7 @@ class Costs:
         """With the steps of each lane so many times as long, and another cost beside the workers."""
         work = {name: (steps, each * by[NAMES[name]]) for name, (steps, each) in self.work.items()}
         tokens = tuple((n, each * by["chat"]) for n, each in self.tokens)
-        return Costs(self.workers, self.alone, work, tokens, beside, always)
+        return replace(self, work=work, tokens=tokens, beside=beside, always=always)
 
 
 def load_costs(path: Path) -> Costs:
@@ -43,10 +46,12 @@ def load_costs(path: Path) -> Costs:
         raw: dict[str, Any] = json.loads(path.read_text())
         work = {name: (int(x["steps"]), float(x["each"]) / 1000) for name, x in raw["ms"].items()}
         tokens = tuple(sorted((int(n), float(ms) / 1000) for n, ms in raw["token_ms"].items()))
-        missing = set(NAMES) - set(work)
+        missing = set(NAMES) - {"window"} - set(work)
         if missing or not tokens:
             raise ValueError(f"no costs of {', '.join(sorted(missing)) or 'tokens'}")
-        return Costs(int(raw["workers"]), float(raw["alone"]), work, tokens, float(raw["beside"]), float(raw.get("always", 0)))
+        grow = {name: float(share) for name, share in raw.get("grow", {}).items()}
+        beside, always = float(raw["beside"]), float(raw.get("always", 0))
+        return Costs(int(raw["workers"]), float(raw["alone"]), work, tokens, beside, always, grow)
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as problem:
         raise ValueError(f"{path}: not a table of costs ({problem})") from None
 
@@ -57,6 +62,6 @@ def write_costs(path: Path, costs: Costs, what: str) -> None:
         "what": what, "workers": costs.workers, "alone": costs.alone,
         "ms": {name: {"steps": steps, "each": round(1000 * each, 3)} for name, (steps, each) in costs.work.items()},
         "token_ms": {str(n): round(1000 * each, 3) for n, each in costs.tokens},
-        "beside": round(costs.beside, 4), "always": round(costs.always, 4),
+        "beside": round(costs.beside, 4), "always": round(costs.always, 4), "grow": dict(costs.grow),
     }  # fmt: skip
     path.write_text(json.dumps(table, indent=1) + "\n")

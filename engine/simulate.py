@@ -1,9 +1,10 @@
 """A load of calls on a virtual clock: which answers would come late, for a table of what steps cost.
 
-The order of work is the engine's own (`desk.py`, `core.py`): the most urgent desk first, a step at a time, tokens of all
-replies together, a worker a core. What callers do is drawn from a seed, and is what those of `bargein bench load` do: they
-ask something short, hear the reply out or speak over it, wait a moment. So policies can be compared without hardware, and
-loads studied that no machine here could carry.
+The order of work is the engine's own (`desk.py`, `core.py`, `shares.py`): the most urgent desk first, a step at a time,
+tokens of all replies together, a worker a core. What callers do is drawn from a seed, and is what those of `bargein bench
+load` do: they ask something short, hear the reply out or speak over it, wait a moment. Beside them requests may come for
+texts, and recordings be transcribed. So policies can be compared without hardware, and loads studied that no machine here
+could carry. The command is in `schedule.py`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from .core import CAN_WAIT_S
-from .costs import Costs, load_costs
-from .desk import LANE_DELAY_S, MAX_BATCH
+from . import protocol as p
+from .core import CAN_WAIT_S, LOOK_AGAIN_S
+from .costs import Costs
+from .desk import LANE_DELAY_S, LIVE_BATCH, MAX_BATCH
 from .lanes.chat import FIRST_PHRASE_TOKENS, SPOKEN_TOKEN_S
-from .shares import CLASS_DELAY_S
+from .learned import STEP_S
+from .shares import CLASS_DELAY_S, SURE, Shares
 from .stats import NOTICED_S
 
 SPEECH_S = (1.0, 2.3)  # a question, from its first voiced sample to its last
@@ -35,6 +37,15 @@ BUSY, CALM, BUSY_OVER_S = 0.7, 0.6, 2.0  # as http_api/admission.py has them
 PHRASE_TOKENS = 4  # of a first phrase
 REPLY_TOKENS = (2, 10)
 PAUSE_S = 3.0  # mean
+REQUEST_TOKENS = (16, 64)  # that a request over HTTP asks for
+REQUEST_NOTICED_S = CLASS_DELAY_S["interactive"] + NOTICED_S["chat"]  # until its first token
+
+
+class Beside(NamedTuple):
+    """What the engine does beside calls."""
+
+    requests: float = 0.0  # for a text, a second
+    recordings: int = 0  # transcribed at a time, each as fast as it gets on
 
 
 @dataclass(slots=True, eq=False)
@@ -42,10 +53,12 @@ class Work:
     """A job, as the order of work sees it."""
 
     lane: str
+    name: str  # as the table of costs has it
     desk: Any
     due: float
     steps: list[float]  # seconds each; empty for tokens
     done: Callable[[float], None]
+    cls: p.Class = "live"
     tokens: int = 0  # left to write
     wrote: int = 0
     on_token: Callable[[float, int], None] = lambda now, n: None
@@ -53,7 +66,8 @@ class Work:
     used: float = 0.0
 
     @property
-    def urgency(self) -> float:
+    def own(self) -> float:
+        """When it wants to be done, by itself."""
         spare = max(0, self.wrote - FIRST_PHRASE_TOKENS) * SPOKEN_TOKEN_S if self.tokens else 0.0
         return self.due + self.used + spare
 
@@ -67,23 +81,49 @@ class Figures:
     late: dict[str, int] = field(default_factory=dict)
     busy: float = 0.0  # share of the workers' time
     lanes: dict[str, float] = field(default_factory=dict)  # of it, seconds of each lane
+    firsts: list[float] = field(default_factory=list)  # a request's first token, s
+    windows: int = 0  # of recordings, 30 s each
 
     @property
     def missed(self) -> float:
-        """Share of all answers that came late."""
+        """Share of all answers to callers that came late."""
         return sum(self.late.values()) / max(1, sum(self.answered.values()))
+
+    @property
+    def requests_missed(self) -> float:
+        """Share of requests whose first token came late."""
+        return sum(s > REQUEST_NOTICED_S for s in self.firsts) / max(1, len(self.firsts))
+
+
+class Serving(NamedTuple):
+    """What a worker is at."""
+
+    desks: set[Any]
+    own: float  # when the most urgent of it wants to be done
+    for_call: bool
 
 
 class Simulation:
-    """`run` returns the figures of `calls` callers over `seconds`."""
+    """`run` returns the figures of `calls` callers over `seconds`, and of what is done `beside` them.
 
-    def __init__(self, costs: Costs, calls: int, seconds: float, seed: int = 1) -> None:
+    `together`: steps of one kind for several streams are one, as tokens are, at what the table says that each adds.
+    Raises ValueError for recordings where the table has no costs of them.
+    """
+
+    def __init__(
+        self, costs: Costs, calls: int, seconds: float, seed: int = 1, beside: Beside = Beside(), together: bool = False
+    ) -> None:
+        if beside.recordings and "window" not in costs.work:
+            raise ValueError("the table of costs has no 'window': what 30 s of a recording take")
         self._costs, self._calls, self._seconds = costs, calls, seconds
-        self._rng = random.Random(seed)
+        self._beside, self._together = beside, together
+        self._shares = Shares()
+        self._rng, self._requests = random.Random(seed), random.Random(f"{seed}/requests")
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
         self._jobs: list[Work] = []
-        self._serving: dict[int, tuple[Any, float]] = {}  # worker -> desk, urgency
+        self._serving: dict[int, Serving] = {}  # by worker
+        self._again = 0.0  # when it is looked again for work that had to wait
         self._took: dict[int, float] = {}  # how long a call's last partial took to come
         self.figures = Figures()
         self._slow = 1.0 / max(0.05, 1.0 - (costs.always + costs.beside * calls) / costs.workers)
@@ -92,6 +132,10 @@ class Simulation:
     def run(self) -> Figures:
         for n in range(self._calls):
             self._at(self._rng.uniform(0, 6), partial(self._speak, call=n))
+        for n in range(self._beside.recordings):
+            self._window(0.0, n)
+        if self._beside.requests:
+            self._at(self._requests.expovariate(self._beside.requests), self._request)
         while self._events and self._events[0][0] < self._seconds:
             now, _, act = heapq.heappop(self._events)
             act(now)
@@ -162,15 +206,49 @@ class Simulation:
 
         def read(at: float) -> None:
             delay = CLASS_DELAY_S["live"] + LANE_DELAY_S["chat"]
-            self._jobs.append(Work("chat", "chat", now + delay, [], lambda t: None, count, 0, token))
+            self._come(Work("chat", "token", "chat", now + delay, [], lambda t: None, tokens=count, on_token=token))
 
         self._add("chat", "chat", now, "read", read)
 
-    def _add(self, lane: str, desk: Any, due: float, name: str, done: Callable[[float], None], answers: bool = False) -> None:
+    # --- beside them ---
+
+    def _request(self, now: float) -> None:
+        """A text is asked for over HTTP."""
+        self._at(now + self._requests.expovariate(self._beside.requests), self._request)
+        count = self._requests.randint(*REQUEST_TOKENS)
+
+        def token(at: float, n: int) -> None:
+            if n == 1:
+                self.figures.firsts.append(at - now)
+
+        def read(at: float) -> None:
+            due = now + CLASS_DELAY_S["interactive"] + LANE_DELAY_S["chat"]
+            work = Work("chat", "token", "chat", due, [], lambda t: None, "interactive", count, on_token=token)
+            self._come(work)
+
+        self._add("chat", "chat", now, "read", read, cls="interactive")
+
+    def _window(self, now: float, recording: int) -> None:
+        """The next 30 s of a recording."""
+
+        def done(at: float) -> None:
+            self.figures.windows += 1
+            self._window(at, recording)
+
+        self._add("stt", ("recording", recording), now, "window", done, cls="bulk")
+
+    def _add(
+        self, lane: str, desk: Any, due: float, name: str, done: Callable[[float], None], answers: bool = False,
+        cls: p.Class = "live",
+    ) -> None:  # fmt: skip
         steps, each = self._costs.work[name]
         noticed = due + NOTICED_S[lane] if answers else math.inf
-        due += CLASS_DELAY_S["live"] + LANE_DELAY_S[lane]
-        self._jobs.append(Work(lane, desk, due, [each] * steps, done, noticed=noticed))
+        due += CLASS_DELAY_S[cls] + LANE_DELAY_S[lane]
+        self._come(Work(lane, name, desk, due, [each] * steps, done, cls, noticed=noticed))
+
+    def _come(self, work: Work) -> None:
+        self._jobs.append(work)
+        self._shares.came(work.cls)
 
     def _answered(self, lane: str, now: float, noticed: float) -> None:
         self.figures.answered[lane] = self.figures.answered.get(lane, 0) + 1
@@ -183,30 +261,59 @@ class Simulation:
         for worker in range(self._costs.workers):
             if worker in self._serving:
                 continue
-            busy = {desk for desk, _ in self._serving.values()}
+            busy = {desk for at in self._serving.values() for desk in at.desks}
             waiting = [job for job in self._jobs if job.desk not in busy]
             if not waiting:
                 return
-            job = min(waiting, key=lambda x: x.urgency)
-            if len({x.desk for x in waiting}) == 1 and self._serving:
-                served = min(urgency for _, urgency in self._serving.values())
-                if job.urgency > now and job.urgency - served > CAN_WAIT_S:
-                    self._at(job.urgency, lambda at: None)
+            job = min(waiting, key=lambda x: self._shares.urgency(x.cls, x.own, now))
+            if self._shares.gives_way(job.cls) and any(at.for_call for at in self._serving.values()):
+                self._look_again(now + LOOK_AGAIN_S, now)
+                return
+            one_desk = len({x.desk for x in waiting}) == 1
+            if one_desk and self._serving:
+                own, served = min(x.own for x in waiting), min(at.own for at in self._serving.values())
+                if own > now and own - served > CAN_WAIT_S:
+                    self._look_again(own, now)
                     return
-            batch = [job]
-            if job.tokens:
-                batch = sorted((x for x in waiting if x.tokens), key=lambda x: x.urgency)[:MAX_BATCH]
-                cost = self._costs.token(len(batch))
-            else:
-                cost = job.steps.pop()
-            if not self._serving and len({x.desk for x in waiting}) == 1:
+            batch, cost = self._step(job, waiting, now)
+            if not self._serving and one_desk:
                 cost *= self._costs.alone
             cost *= self._slow
             self.figures.busy += cost
             self.figures.lanes[job.lane] = self.figures.lanes.get(job.lane, 0.0) + cost
             self._worked(now, cost)
-            self._serving[worker] = (job.desk, job.urgency)
+            self._serving[worker] = Serving({x.desk for x in batch}, job.own, job.cls not in SURE)
             self._at(now + cost, partial(self._finish, worker=worker, batch=batch, cost=cost))
+
+    def _look_again(self, at: float, now: float) -> None:
+        """There is work that may begin later, if nothing else comes."""
+        if self._again <= now or at < self._again:
+            self._again = at
+            self._at(at, lambda then: None)
+
+    def _step(self, job: Work, waiting: list[Work], now: float) -> tuple[list[Work], float]:
+        """The jobs that are worked on in one step with the most urgent one, and its seconds."""
+        if not job.tokens and not (self._together and job.name in self._costs.grow):
+            return [job], job.steps[-1]
+        same = sorted((x for x in waiting if x.name == job.name), key=lambda x: self._shares.urgency(x.cls, x.own, now))
+        first: dict[Any, Work] = {}  # of a stream only one at a time
+        for x in same:
+            first.setdefault(id(x) if job.tokens else x.desk, x)
+        batch = self._company(job, list(first.values()))
+        if job.tokens:
+            return batch, self._costs.token(len(batch))
+        return batch, job.steps[-1] * (1 + self._costs.grow[job.name] * (len(batch) - 1))
+
+    def _company(self, job: Work, same: list[Work]) -> list[Work]:
+        """As the engine's: others join a call's tokens only as far as these wait no longer than a step."""
+        if job.cls != "live" or not job.tokens:
+            return same[:MAX_BATCH]
+        calls = [x for x in same if x.cls == "live"][:MAX_BATCH]
+        others = [x for x in same if x.cls != "live"][: min(LIVE_BATCH, MAX_BATCH - len(calls))]
+        most = self._costs.token(len(calls)) + STEP_S
+        while others and self._costs.token(len(calls) + len(others)) > most:
+            others.pop()
+        return calls + others
 
     def _worked(self, now: float, seconds: float) -> None:
         """Whether the server is busy: then nothing is begun that may not be needed."""
@@ -218,46 +325,16 @@ class Simulation:
         del self._serving[worker]
         for job in batch:
             job.used += cost / len(batch)
+            self._shares.worked(job.cls, cost / len(batch))
             if job.tokens:
                 job.tokens -= 1
                 job.wrote += 1
                 job.on_token(now, job.wrote)
+            else:
+                job.steps.pop()
             if not job.tokens and not job.steps:
                 self._jobs.remove(job)
+                self._shares.went(job.cls)
                 if job.noticed < math.inf:
                     self._answered(job.lane, now, job.noticed)
                 job.done(now)
-
-
-def quantile(values: list[float], q: float) -> float:
-    """Nearest rank; NaN of nothing."""
-    return sorted(values)[max(0, math.ceil(q * len(values)) - 1)] if values else math.nan
-
-
-def run(argv: list[str]) -> int:
-    """`bargein bench schedule`; returns the exit status."""
-    import argparse
-
-    p = argparse.ArgumentParser(prog="bargein bench schedule", description=(__doc__ or "").split("\n")[0])
-    p.add_argument(
-        "--costs", type=Path, default=Path("bench/costs_two_cores.json"), help="what steps cost (default %(default)s)"
-    )
-    p.add_argument("--calls", default="1,2,4,6,8", help="loads to try (default %(default)s)")
-    p.add_argument("--seconds", type=float, default=600)
-    p.add_argument("--seed", type=int, default=1)
-    args = p.parse_args(argv)
-    try:
-        costs = load_costs(args.costs)
-        loads = [int(n) for n in args.calls.split(",")]
-    except ValueError as problem:
-        print(f"bargein: {problem}")
-        return 2
-    print(f"{'calls':>6} {'busy':>6} {'voice to voice: median':>23} {'p95':>7} {'late answers':>13}")
-    for calls in loads:
-        f = Simulation(costs, calls, args.seconds, args.seed).run()
-        median, p95 = (1000 * quantile(f.delays, q) for q in (0.5, 0.95))
-        by_lane = ", ".join(f"{lane} {f.late[lane]} of {n}" for lane, n in sorted(f.answered.items()))
-        device = ", ".join(f"{lane} {100 * took / args.seconds:.0f} %" for lane, took in sorted(f.lanes.items()))
-        print(f"{calls:6} {100 * f.busy:5.0f}% {median:20.0f} ms {p95:4.0f} ms {100 * f.missed:11.1f} %   "
-              f"({by_lane}; of a core: {device})")  # fmt: skip
-    return 0

@@ -12,9 +12,9 @@ def run(what: str, argv: list[str]) -> int:
 
         return bench_call.run(what, argv)
     if what == "schedule":
-        from bargein.engine import simulate
+        from bargein.engine import schedule
 
-        return simulate.run(argv)
+        return schedule.run(argv)
     if what == "costs":
         from bargein.engine import fit_costs
 

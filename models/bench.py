@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import importlib
 import os
+import platform
 import statistics
 import sys
 import time
@@ -19,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -340,6 +342,7 @@ def run_models(argv: list[str]) -> int:
     parser.add_argument("--sources", type=Path, metavar="DIR", help="unpacked model packages, for the other side")
     parser.add_argument("--rounds", type=int, default=7, help="times each side is run (default %(default)s)")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="of the other side")
+    parser.add_argument("--results", type=Path, metavar="FILE.md", help="append the table here, with its conditions")
     args = parser.parse_args(argv)
     tools = Tools(args.sources, args.threads)
     unknown = [name for name in args.groups if name not in GROUPS]
@@ -347,21 +350,43 @@ def run_models(argv: list[str]) -> int:
         problem = f"no group {unknown[0]!r}; there are {', '.join(GROUPS)}" if unknown else "--rounds is at least 1"
         print(f"bargein: {problem}", file=sys.stderr)
         return 2
-    print("| | ours | other | other's | ours is faster by |\n|---|---|---|---|---|")
+    rows = ["| | ours | other | other's | ours is faster by |", "|---|---|---|---|---|"]
+    print("\n".join(rows))
     try:
         for name in args.groups or GROUPS:
-            for item, ours, theirs in measure(list(GROUPS[name](tools)), args.rounds):
-                for side, ms in theirs.items():
-                    other = item._replace(rate=item.other_rate or item.rate)
-                    faster = ms / ours * item.rate / other.rate if item.rate else ms / ours
-                    print(f"| {item.title} | {_shown(item, ours)} | {side} | {_shown(other, ms)} | {faster:.2f} |")
-                if not theirs:
-                    print(f"| {item.title} | {_shown(item, ours)} | not installed | | |")
-                sys.stdout.flush()
+            for measured in measure(list(GROUPS[name](tools)), args.rounds):
+                told = _rows(*measured)
+                print("\n".join(told), flush=True)
+                rows += told
     except WeightsError as error:
         print(f"bargein: {error}", file=sys.stderr)
         return 2
+    if args.results is not None:
+        with args.results.open("a", encoding="utf-8") as out:
+            out.write("\n".join(["", f"# Models: {_conditions(args.threads, args.rounds)}", "", *rows, ""]))
     return 0
+
+
+def _rows(item: Item, ours: float, theirs: dict[str, float]) -> list[str]:
+    """A line of the table for each other side."""
+    if not theirs:
+        return [f"| {item.title} | {_shown(item, ours)} | not installed | | |"]
+    rows = []
+    for side, ms in theirs.items():
+        other = item._replace(rate=item.other_rate or item.rate)
+        faster = ms / ours * item.rate / other.rate if item.rate else ms / ours
+        rows.append(f"| {item.title} | {_shown(item, ours)} | {side} | {_shown(other, ms)} | {faster:.2f} |")
+    return rows
+
+
+def _conditions(threads: int, rounds: int) -> str:
+    """When and where it was measured, and beside which versions."""
+    versions = []
+    for package in ("onnxruntime", "faster-whisper", "llama-cpp-python"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions.append(f"{package} {metadata.version(package)}")
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, {threads} threads each, medians of {rounds} rounds in turns"
+    return "; ".join([time.strftime("%Y-%m-%d %H:%M"), machine, *versions])
 
 
 def run(what: str, argv: list[str]) -> int:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bargein.client import bench_load, counters
+from bargein.client.audio import read_wav, write_wav
 from bargein.http_api.cli import main
 
 from ..e2e.conftest import DATA, Served
@@ -30,6 +34,37 @@ def test_a_plot_holds_every_turn() -> None:
     assert svg.count("<circle") == 2 and "3.0 s" in svg
 
 
+def test_two_seeds_ask_the_same_mixture_in_another_order() -> None:
+    questions = {name: np.zeros(1, np.int16) for name in "abcde"}
+    one, other = ([name for name, _ in islice(bench_load._deck(random.Random(seed), questions), 15)] for seed in (1, 2))
+    assert sorted(one) == sorted(other) == sorted("abcde" * 3) and one != other
+    assert sorted(one[:5]) == sorted("abcde")
+
+
+def test_a_difference_is_told_with_what_chance_alone_makes() -> None:
+    a, b = [float(x) for x in range(400, 600)], [float(x) for x in range(440, 660)]
+    assert bench_load.difference(a, b, 0.5, "median").startswith("median: +10 % (9 of 10 draws: +")
+    same = bench_load.difference(a, a, 0.95, "p95")
+    assert same.startswith("p95: +0 % (9 of 10 draws: -") and " to +" in same
+
+
+def test_the_worst_caller_is_not_hidden_by_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    turns = [
+        bench_load.Turn(float(n), ms, "sky", caller) for n, (caller, ms) in enumerate([(0, 400), (1, 900), (0, 500), (1, 700)])
+    ]
+    assert {caller: of["median"] for caller, of in bench_load.by_caller(turns).items()} == {0: 450, 1: 800}
+    assert "of caller 1, the worst" in capsys.readouterr().out
+    assert bench_load.by_caller([]) == {}
+
+
+def test_a_row_goes_to_the_end_of_its_table_whatever_follows() -> None:
+    page = bench_load.with_row("", "| 1 |\n")
+    assert page == bench_load.HEADING + "| 1 |\n"
+    page = bench_load.with_row(page + "\n# Models\n\n| a |\n", "| 2 |\n")
+    assert page == bench_load.HEADING + "| 1 |\n| 2 |\n\n# Models\n\n| a |\n"
+    assert bench_load.with_row("# Other\n", "| 3 |\n") == "# Other\n\n" + bench_load.HEADING + "| 3 |\n"
+
+
 def test_two_callers(server: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, table, plot = tmp_path / "load.jsonl", tmp_path / "RESULTS.md", tmp_path / "load.svg"
     argv = ["bench", "load", "--url", server.url, "--calls", "2", "--seconds", "6", "--interrupt", "0", "--pause", "0.2"]
@@ -44,6 +79,22 @@ def test_two_callers(server: Served, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "2 calls for" in capsys.readouterr().out
     assert main(["bench", "load", "--url", "ws://127.0.0.1:9/v1/realtime", "--wavs", wavs]) == 2
     assert main(["bench", "load", "--wavs", str(tmp_path)]) == 2
+    assert main(["bench", "load", "--wavs", wavs, "--pairs", "2"]) == 2, "a recording is needed to compare with"
+
+
+def test_calls_beside_a_recording_are_compared_with_calls_alone(
+    server: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, wavs = tmp_path / "pairs.jsonl", DATA / "questions"
+    recording = tmp_path / "long.wav"
+    write_wav(recording, np.concatenate([read_wav(path) for path in sorted(wavs.glob("*.wav"))] * 3))
+    argv = ["bench", "load", "--url", server.url, "--calls", "1", "--seconds", "5", "--interrupt", "0", "--pause", "0.2"]
+    assert main([*argv, "--wavs", str(wavs), "--pairs", "1", "--file", str(recording), "--json", str(out)]) == 0
+    alone, beside = (json.loads(line) for line in out.read_text().splitlines())
+    assert "words_transcribed" not in alone and beside["words_transcribed"] > 0
+    assert [len(run["turns"]) for run in (alone, beside)] == [alone["answered"], beside["answered"]]
+    assert alone["turns"][0][2] == beside["turns"][0][2], "one seed: the same questions"
+    assert "1 pairs of 1 calls" in (told := capsys.readouterr().out) and "p95: " in told
 
 
 def test_delays_and_memory_by_slices(capsys: pytest.CaptureFixture[str]) -> None:
