@@ -9,7 +9,9 @@ all jobs that wait for the same, as a token for each of eight replies.
 There is a worker for each core. One that is alone uses all cores for its step; beside another each stays on its own,
 which gets more done: two encoders side by side take hardly longer than one, and one on two cores four fifths of that.
 So a single piece of work that can wait leaves all cores to a more urgent one; two pieces do not. Long recordings leave
-them all to any call's work, but for their share: what runs beside a step slows it, by the memory they both read.
+them all to any call's work, but for their share: what runs beside a step slows it, by the memory they both read. They wait
+a moment after it, since an answer's pieces of work follow each other by way of the front process, and while there are calls
+they take one core, so that the next piece finds the other free.
 VAD has its own thread, since it is due every 32 ms and costs less than a millisecond.
 """
 
@@ -33,6 +35,8 @@ log = logging.getLogger("bargein.engine")
 
 CAN_WAIT_S = 0.2  # between what is worked on and what leaves it the other cores
 LOOK_AGAIN_S = 0.02  # whether a long recording is owed time meanwhile
+PAUSE_S = 0.01  # after a call's step before a long recording goes on, unless it is owed time
+BESIDE_CALLS_S = 2.0  # after a call's step, while other work takes one core
 
 
 class Core:
@@ -60,6 +64,7 @@ class Core:
         self._voices: dict[Key, Stream] = {}  # the streams of the VAD thread
         self._wake = threading.Condition()
         self._stopping = False
+        self._called_at = -math.inf  # when the last step for a call was done
         self._patience: float | None = None  # seconds after which `_next` may have another answer
         names = [f"device-{n}" for n in range(cores)]
         self.call_s = 0.0  # what a call is expected to take of a worker each second; 0 while not measured
@@ -170,6 +175,8 @@ class Core:
                 desk.serve(time.monotonic())
                 requests = desk.take(time.monotonic())
                 alone = self._next() is None and not any(d.busy for d in self._open if d is not desk)
+                if not desk.for_call and time.monotonic() - self._called_at < BESIDE_CALLS_S:
+                    alone = False
             if requests:  # then see what is most urgent now
                 for asked in requests:
                     self._receive(desk, asked)
@@ -178,6 +185,8 @@ class Core:
                 desk.work()
             with self._wake:
                 desk.busy = False
+                if desk.for_call:
+                    self._called_at = time.monotonic()
                 if desk.urgency(time.monotonic()) is not None:
                     self._wake.notify()  # this worker may go elsewhere
                 elif desk.is_empty:
@@ -198,9 +207,13 @@ class Core:
         self._patience, now = None, time.monotonic()
         waiting = [(u, d) for d in self._open if not d.busy and (u := d.urgency(now)) is not None]
         _, desk = min(waiting, key=lambda pair: pair[0], default=(0.0, None))
-        if desk is not None and desk.gives_way(now) and any(d.busy and d.for_call for d in self._open):
-            self._patience = LOOK_AGAIN_S
-            return None
+        if desk is not None and desk.gives_way(now):
+            if any(d.busy and d.for_call for d in self._open):
+                self._patience = LOOK_AGAIN_S
+                return None
+            if now < self._called_at + PAUSE_S:
+                self._patience = self._called_at + PAUSE_S - now
+                return None
         if len(waiting) == 1 and desk is not None and not desk.inbox and not desk.later:
             served = min((d.serving for d in self._open if d.busy), default=math.inf)
             wanted = desk.wanted_at()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from bargein.engine import protocol as p
-from bargein.engine.core import Core
+from bargein.engine.core import PAUSE_S, Core
 from bargein.engine.desk import MAX_BATCH
 from bargein.engine.lane import Lane, Steps, Stream, Together
 
@@ -282,6 +282,45 @@ def test_a_long_recording_leaves_every_core_to_a_call_but_for_its_share() -> Non
     last = max(n for n, (stream, _) in enumerate(lane.log) if stream == 1)
     assert last - 99 <= 20, "steps of recordings beside a hundred of a call"
     assert threads.count(2) > 50, "which had all cores to itself for most of them"
+
+
+def test_a_long_recording_goes_on_with_one_core_a_moment_after_a_call_s_step() -> None:
+    """An answer's pieces of work follow each other: the next one shall find a core."""
+    lane, box, threads = SlowLane(), Box(), []
+    core = Core({"stt": lane}, None, 2, threads.append)
+    core.submit(1, p.Open(1, "stt", {}, "live"), box)
+    core.submit(1, p.Open(2, "stt", {}, "bulk"), box)
+    lane.gate.set()
+    core.start()
+    feed(core, box, 1, 1, 5)
+    box.wait(1)
+    threads.clear()
+    feed(core, box, 2, 2, 5, due_ms=-60_000)
+    box.wait(2)
+    assert threads == [1] * 6, "five steps and the end, though nothing else was to be done"
+    core._called_at -= 10
+    threads.clear()
+    feed(core, box, 2, 3, 5, due_ms=-60_000)
+    box.wait(3)
+    core.stop()
+    assert threads == [2] * 6, "there were no calls for a while"
+
+
+def test_a_call_s_work_that_follows_within_a_moment_does_not_meet_a_recording() -> None:
+    lane, box = SlowLane(), Box()
+    core = Core({"stt": lane}, None, 2, lambda n: None)
+    core.submit(1, p.Open(1, "stt", {}, "live"), box)
+    core.submit(1, p.Open(2, "stt", {}, "bulk"), box)
+    lane.gate.set()
+    feed(core, box, 2, 2, 3, due_ms=-60_000)
+    for desk in core._desks.values():
+        while requests := desk.take(time.monotonic()):
+            for asked in requests:
+                core._receive(desk, asked)
+    core._called_at = time.monotonic() + 60
+    assert core._next() is None and 60 < (core._patience or 0) + 1 <= 61 + PAUSE_S
+    core._called_at = time.monotonic() - PAUSE_S
+    assert core._next() is core._desks[1, 2]
 
 
 class ReadingLane(SummingLane):
