@@ -125,7 +125,7 @@ def _compare(args: argparse.Namespace, questions: dict[str, I16]) -> None:
         runs = [(None, alone), (args.file, beside)]
         for file, turns in runs if n % 2 == 0 else reversed(runs):
             each = argparse.Namespace(**vars(args) | {"file": file, "seed": args.seed + n})
-            turns += (Turn(*turn) for turn in _once(each, questions)["turns"])
+            turns.extend(Turn(*turn) for turn in _once(each, questions)["turns"])
     print(f"\n{args.pairs} pairs of {args.calls} calls for {args.seconds:.0f} s")
     show("voice to voice alone", [t.ms for t in alone])
     show(f"beside {args.file.name}", [t.ms for t in beside])

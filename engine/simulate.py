@@ -19,7 +19,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from . import protocol as p
-from .core import CAN_WAIT_S, LOOK_AGAIN_S
+from .core import BESIDE_CALLS_S, CAN_WAIT_S, LOOK_AGAIN_S
+from .core import PAUSE_S as RECORDINGS_PAUSE_S
 from .costs import Costs
 from .desk import LANE_DELAY_S, LIVE_BATCH, MAX_BATCH
 from .lanes.chat import FIRST_PHRASE_TOKENS, SPOKEN_TOKEN_S
@@ -81,6 +82,7 @@ class Figures:
     late: dict[str, int] = field(default_factory=dict)
     busy: float = 0.0  # share of the workers' time
     lanes: dict[str, float] = field(default_factory=dict)  # of it, seconds of each lane
+    classes: dict[p.Class, float] = field(default_factory=dict)  # the same by class of work
     firsts: list[float] = field(default_factory=list)  # a request's first token, s
     windows: int = 0  # of recordings, 30 s each
 
@@ -123,6 +125,7 @@ class Simulation:
         self._order = itertools.count()
         self._jobs: list[Work] = []
         self._serving: dict[int, Serving] = {}  # by worker
+        self._called_at = -math.inf  # when the last step for a call was done
         self._again = 0.0  # when it is looked again for work that had to wait
         self._took: dict[int, float] = {}  # how long a call's last partial took to come
         self.figures = Figures()
@@ -133,7 +136,7 @@ class Simulation:
         for n in range(self._calls):
             self._at(self._rng.uniform(0, 6), partial(self._speak, call=n))
         for n in range(self._beside.recordings):
-            self._window(0.0, n)
+            self._at(0.0, partial(self._window, recording=n))
         if self._beside.requests:
             self._at(self._requests.expovariate(self._beside.requests), self._request)
         while self._events and self._events[0][0] < self._seconds:
@@ -266,9 +269,12 @@ class Simulation:
             if not waiting:
                 return
             job = min(waiting, key=lambda x: self._shares.urgency(x.cls, x.own, now))
-            if self._shares.gives_way(job.cls) and any(at.for_call for at in self._serving.values()):
-                self._look_again(now + LOOK_AGAIN_S, now)
-                return
+            if self._shares.gives_way(job.cls):
+                beside = any(at.for_call for at in self._serving.values())
+                again = now + LOOK_AGAIN_S if beside else self._called_at + RECORDINGS_PAUSE_S
+                if again > now:
+                    self._look_again(again, now)
+                    return
             one_desk = len({x.desk for x in waiting}) == 1
             if one_desk and self._serving:
                 own, served = min(x.own for x in waiting), min(at.own for at in self._serving.values())
@@ -276,7 +282,8 @@ class Simulation:
                     self._look_again(own, now)
                     return
             batch, cost = self._step(job, waiting, now)
-            if not self._serving and one_desk:
+            on_its_own = job.cls in SURE and now - self._called_at < BESIDE_CALLS_S
+            if not self._serving and one_desk and not on_its_own:
                 cost *= self._costs.alone
             cost *= self._slow
             self.figures.busy += cost
@@ -322,10 +329,12 @@ class Simulation:
         self._is_busy = self._share > (CALM if self._is_busy else BUSY)
 
     def _finish(self, now: float, worker: int, batch: list[Work], cost: float) -> None:
-        del self._serving[worker]
+        if self._serving.pop(worker).for_call:
+            self._called_at = now
         for job in batch:
             job.used += cost / len(batch)
             self._shares.worked(job.cls, cost / len(batch))
+            self.figures.classes[job.cls] = self.figures.classes.get(job.cls, 0.0) + cost / len(batch)
             if job.tokens:
                 job.tokens -= 1
                 job.wrote += 1
