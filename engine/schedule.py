@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from .costs import Costs, load_costs
+from .desk import MAX_BATCH
 from .simulate import Beside, Figures, Simulation
 
 WINDOW_S = 30.0
@@ -19,8 +20,8 @@ def run(argv: list[str]) -> int:
     try:
         costs = load_costs(args.costs)
         loads = [int(n) for n in args.calls.split(",")]
-        if min(args.engines, args.seconds) <= 0 or min(args.requests, args.recordings, *loads) < 0:
-            raise ValueError("--engines and --seconds must be above 0, --calls, --requests and --recordings not below")
+        if min(args.engines, args.seconds, args.batch) <= 0 or min(args.requests, args.recordings, *loads) < 0:
+            raise ValueError("--engines, --batch and --seconds must be above 0, --calls, --requests and --recordings not below")
         print(HEADING)
         for calls in loads:
             print(row(calls, simulated(costs, calls, args), args))
@@ -43,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--together", action="store_true", help="equal steps of several streams in one, at the table's cost, as tokens are"
     )
+    p.add_argument("--batch", type=int, default=MAX_BATCH, help="so many in one step at most (default %(default)s)")
     p.add_argument("--seconds", type=float, default=600)
     p.add_argument("--seed", type=int, default=1)
     return p
@@ -61,7 +63,7 @@ def simulated(costs: Costs, calls: int, args: argparse.Namespace) -> list[Figure
         here = calls // args.engines + (n < calls % args.engines)
         recordings = args.recordings // args.engines + (n < args.recordings % args.engines)
         beside = Beside(args.requests / args.engines, recordings)
-        figures.append(Simulation(costs, here, args.seconds, args.seed + n, beside, args.together).run())
+        figures.append(Simulation(costs, here, args.seconds, args.seed + n, beside, args.together, args.batch).run())
     return figures
 
 

@@ -108,17 +108,19 @@ class Serving(NamedTuple):
 class Simulation:
     """`run` returns the figures of `calls` callers over `seconds`, and of what is done `beside` them.
 
-    `together`: steps of one kind for several streams are one, as tokens are, at what the table says that each adds.
+    `together`: steps of one kind for several streams are one, as tokens are, at what the table says that each adds;
+    `most`: so many at a time.
     Raises ValueError for recordings where the table has no costs of them.
     """
 
     def __init__(
-        self, costs: Costs, calls: int, seconds: float, seed: int = 1, beside: Beside = Beside(), together: bool = False
-    ) -> None:
+        self, costs: Costs, calls: int, seconds: float, seed: int = 1, beside: Beside = Beside(), together: bool = False,
+        most: int = MAX_BATCH,
+    ) -> None:  # fmt: skip
         if beside.recordings and "window" not in costs.work:
             raise ValueError("the table of costs has no 'window': what 30 s of a recording take")
         self._costs, self._calls, self._seconds = costs, calls, seconds
-        self._beside, self._together = beside, together
+        self._beside, self._together, self._most = beside, together, most
         self._shares = Shares()
         self._rng, self._requests = random.Random(seed), random.Random(f"{seed}/requests")
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
@@ -303,9 +305,9 @@ class Simulation:
         if not job.tokens and not (self._together and job.name in self._costs.grow):
             return [job], job.steps[-1]
         same = sorted((x for x in waiting if x.name == job.name), key=lambda x: self._shares.urgency(x.cls, x.own, now))
-        first: dict[Any, Work] = {}  # of a stream only one at a time
+        first: dict[Any, Work] = {}
         for x in same:
-            first.setdefault(id(x) if job.tokens else x.desk, x)
+            first.setdefault(id(x) if x.desk == "chat" else x.desk, x)  # of one stream only one at a time
         batch = self._company(job, list(first.values()))
         if job.tokens:
             return batch, self._costs.token(len(batch))
@@ -314,9 +316,9 @@ class Simulation:
     def _company(self, job: Work, same: list[Work]) -> list[Work]:
         """As the engine's: others join a call's tokens only as far as these wait no longer than a step."""
         if job.cls != "live" or not job.tokens:
-            return same[:MAX_BATCH]
-        calls = [x for x in same if x.cls == "live"][:MAX_BATCH]
-        others = [x for x in same if x.cls != "live"][: min(LIVE_BATCH, MAX_BATCH - len(calls))]
+            return same[: self._most]
+        calls = [x for x in same if x.cls == "live"][: self._most]
+        others = [x for x in same if x.cls != "live"][: min(LIVE_BATCH, self._most - len(calls))]
         most = self._costs.token(len(calls)) + STEP_S
         while others and self._costs.token(len(calls) + len(others)) > most:
             others.pop()

@@ -91,6 +91,8 @@ def test_steps_of_several_streams_in_one_carry_more_calls() -> None:
     single, together = (Simulation(h200, 240, 30, together=way).run() for way in (False, True))
     assert together.missed < single.missed and statistics.median(together.delays) < statistics.median(single.delays)
     assert together.busy < single.busy
+    a_reply = [figures.lanes["chat"] / figures.answered["chat"] for figures in (single, together)]
+    assert a_reply[1] < 0.9 * a_reply[0], "prompts share the chat's desk, and are read together too"
 
 
 def test_it_is_busy_when_the_server_is(costs: Costs) -> None:
@@ -109,7 +111,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["bench", "schedule", "--costs", str(BENCH / "costs_two_newer_cores.json"), *loaded]) == 0
     row = capsys.readouterr().out.splitlines()[-1]
     assert row.split()[0] == "3" and "requests: first token" in row and "recordings: " in row
-    for wrong in (["--engines", "0"], ["--calls", "-1"], ["--calls", "many"], ["--requests", "-1"]):
+    for wrong in (["--engines", "0"], ["--batch", "0"], ["--calls", "-1"], ["--calls", "many"], ["--requests", "-1"]):
         assert main(["bench", "schedule", *wrong]) == 2
     capsys.readouterr()
     broken = tmp_path / "costs.json"
