@@ -172,8 +172,9 @@ def row(f: dict[str, Any]) -> str:
     v2v, server = f.get("v2v_ms", {}), f.get("server", {})
     late = sum(lane["late"] for lane in server.get("lanes", {}).values())
     due = sum(lane["answered"] for lane in server.get("lanes", {}).values())
+    beside = " beside a recording" if "words_transcribed" in f else ""
     cells = (
-        f["at"], f["machine"], f["calls"], f["seconds"], f"{f['answered']} of {f['asked']}",
+        f["at"], f["machine"], f"{f['calls']}{beside}", f["seconds"], f"{f['answered']} of {f['asked']}",
         ", ".join(f"{v2v[k]:.0f}" for k in ("median", "p95", "p99")) if v2v else "-",
         f.get("stop_ms", {}).get("p95", "-"), f.get("gap_ms", {}).get("max", "-"), f"{late:.0f} of {due:.0f}",
         server.get("cpu_s_per_call_min", "-"), server.get("memory_mb", "-"), server.get("vad_p99_ms", "-"),

@@ -93,6 +93,7 @@ def test_calls_beside_a_recording_are_compared_with_calls_alone(
     alone, beside = (json.loads(line) for line in out.read_text().splitlines())
     assert "words_transcribed" not in alone and beside["words_transcribed"] > 0
     assert [len(run["turns"]) for run in (alone, beside)] == [alone["answered"], beside["answered"]]
+    assert "| 1 beside a recording |" in bench_load.row(beside) and "| 1 |" in bench_load.row(alone)
     assert alone["turns"][0][2] == beside["turns"][0][2], "one seed: the same questions"
     assert "1 pairs of 1 calls" in (told := capsys.readouterr().out) and "p95: " in told
 
