@@ -49,6 +49,7 @@ I16 = NDArray[np.int16]
 # `fastmath` is said outright: left out, Numba takes it from whichever caller happens to compile the function first.
 _JIT = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": False}
 _HAS_AVX2 = bool(llvm.get_host_cpu_features().get("avx2", False))
+_HAS_32_REGISTERS = bool(llvm.get_host_cpu_features().get("avx512vl", False))
 
 _I8, _I16, _I32, _I64, _FLOAT = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _V16I8, _V16I16 = ir.VectorType(_I8, 16), ir.VectorType(_I16, 16)
@@ -138,11 +139,13 @@ def _make_tile(rows: int, groups: int) -> Any:
     return tile
 
 
-# Shapes that keep every sum in a vector register (16 on AVX2).
+# Shapes that keep every sum in a vector register: 16 on AVX2, 32 with AVX-512, where each weight and activation that is
+# loaded serves four products.
 _tile_1x4, _tile_1x1 = _make_tile(1, 4), _make_tile(1, 1)
 _tile_2x4, _tile_2x1 = _make_tile(2, 4), _make_tile(2, 1)
 _tile_3x2, _tile_3x1 = _make_tile(3, 2), _make_tile(3, 1)
 _tile_4x2, _tile_4x1 = _make_tile(4, 2), _make_tile(4, 1)
+_tile_4x4 = _make_tile(4, 4)
 
 
 @nb.njit(**_JIT)
@@ -156,7 +159,9 @@ def multiply_groups(x, m_count, pairs, w, x_scale, w_scale, out, out_stride, fir
         m = 0
         while m + 4 <= m_count:
             x_at, xs_at, y_at = x + m * xs, x_scale + m * 4, o_at + m * out_stride
-            if wide:
+            if wide and _HAS_32_REGISTERS:
+                _tile_4x4(x_at, xs, w_at, ws, pairs, xs_at, s_at, y_at, out_stride)
+            elif wide:
                 _tile_4x2(x_at, xs, w_at, ws, pairs, xs_at, s_at, y_at, out_stride)
                 _tile_4x2(x_at, xs, w_at + 2 * ws, ws, pairs, xs_at, s_at + 64, y_at + 64, out_stride)
             else:
