@@ -92,8 +92,11 @@ def run(argv: list[str]) -> int:
     if not questions:
         print(f"bargein: no WAV files in {args.wavs}")
         return 2
-    if args.pairs and args.file is None:
-        print("bargein: --pairs compares runs with and without a recording: name one with --file")
+    if args.pairs < 0 or (args.pairs and args.file is None):
+        print("bargein: --pairs compares so many runs with and without a recording: name one with --file")
+        return 2
+    if args.file is not None and not args.file.is_file():
+        print(f"bargein: --file: there is no {args.file}")
         return 2
     try:
         if args.pairs:
@@ -129,7 +132,7 @@ def _compare(args: argparse.Namespace, questions: dict[str, I16]) -> None:
     print(f"\n{args.pairs} pairs of {args.calls} calls for {args.seconds:.0f} s")
     show("voice to voice alone", [t.ms for t in alone])
     show(f"beside {args.file.name}", [t.ms for t in beside])
-    for name, share in (("median", 0.5), ("p95", 0.95)):
+    for name, share in (("median", 0.5), ("p95", 0.95)) if alone and beside else ():
         print("  " + difference([t.ms for t in alone], [t.ms for t in beside], share, name))
 
 

@@ -38,6 +38,8 @@ def load_runs(path: Path) -> tuple[Run, ...]:
         runs = []
         for line in path.read_text().splitlines():
             row: dict[str, Any] = json.loads(line)
+            if "words_transcribed" in row:
+                raise ValueError("a recording was transcribed beside one: what calls took cannot be told from it")
             busy = {lane: float(x["busy"]) for lane, x in row["server"]["lanes"].items()}
             a_turn = float(row["seconds"]) / float(row["server"]["lanes"]["chat"]["answered"])
             beside = busy.get("vad", 0.0) + float(row["server"]["front_cores"]) + float(row["callers_cores"])

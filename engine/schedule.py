@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from .costs import Costs, load_costs
 from .desk import MAX_BATCH
@@ -71,12 +73,14 @@ def row(calls: int, engines: list[Figures], args: argparse.Namespace) -> str:
     """A load's line."""
     delays = [s for f in engines for s in f.delays]
     answered, late = summed([f.answered for f in engines]), summed([f.late for f in engines])
-    lanes = summed([f.lanes for f in engines])
+    lanes, classes = summed([f.lanes for f in engines]), summed([f.classes for f in engines])
     firsts = [s for f in engines for s in f.firsts]
     told = [
         ", ".join(f"{lane} {late[lane]:.0f} of {n:.0f}" for lane, n in sorted(answered.items())),
         "of a core: " + ", ".join(f"{lane} {100 * s / args.seconds:.0f} %" for lane, s in sorted(lanes.items())),
     ]
+    if len(classes) > 1:
+        told.append("by class: " + ", ".join(f"{cls} {100 * s / args.seconds:.0f} %" for cls, s in sorted(classes.items())))
     if firsts:
         missed = 100 * sum(f.requests_missed * len(f.firsts) for f in engines) / len(firsts)
         told.append(f"requests: first token {1000 * quantile(firsts, 0.5):.0f}, p95 {1000 * quantile(firsts, 0.95):.0f} ms, "
@@ -91,7 +95,7 @@ def row(calls: int, engines: list[Figures], args: argparse.Namespace) -> str:
     )
 
 
-def summed(counts: list[dict[str, int]] | list[dict[str, float]]) -> dict[str, float]:
+def summed(counts: Sequence[Mapping[Any, float]]) -> dict[str, float]:
     """Key by key."""
     return {key: sum(c.get(key, 0.0) for c in counts) for key in {k for c in counts for k in c}}
 

@@ -80,6 +80,8 @@ def test_two_callers(server: Served, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["bench", "load", "--url", "ws://127.0.0.1:9/v1/realtime", "--wavs", wavs]) == 2
     assert main(["bench", "load", "--wavs", str(tmp_path)]) == 2
     assert main(["bench", "load", "--wavs", wavs, "--pairs", "2"]) == 2, "a recording is needed to compare with"
+    assert main(["bench", "load", "--wavs", wavs, "--pairs", "-1"]) == 2
+    assert main(["bench", "load", "--wavs", wavs, "--file", str(tmp_path / "none.wav")]) == 2
 
 
 def test_calls_beside_a_recording_are_compared_with_calls_alone(

@@ -49,6 +49,7 @@ def test_a_table_is_found_again_in_what_it_leads_to(tmp_path: Path, capsys: pyte
         ("not JSON", "not the figures"),
         (json.dumps({"calls": 4, "seconds": 10, "server": {"lanes": {"chat": {"busy": 1, "answered": 0}}}}), "not the figures"),
         (json.dumps({"calls": 4, "seconds": 10, "server": 3}), "not the figures"),
+        (json.dumps({"calls": 4, "words_transcribed": 9}), "a recording was transcribed beside"),
     ],
 )
 def test_what_is_no_load_is_refused_by_name(text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,6 +95,13 @@ def test_steps_of_several_streams_in_one_carry_more_calls() -> None:
     assert a_reply[1] < 0.9 * a_reply[0], "prompts share the chat's desk, and are read together too"
 
 
+def test_a_step_takes_no_more_together_than_is_allowed() -> None:
+    h200 = load_costs(BENCH / "costs_h200.json")
+    one, sixteen = (Simulation(h200, 240, 30, together=True, most=n).run() for n in (1, 16))
+    a_reply = [figures.lanes["chat"] / figures.answered["chat"] for figures in (one, sixteen)]
+    assert a_reply[0] > 1.2 * a_reply[1], "one at a time, nothing is shared"
+
+
 def test_it_is_busy_when_the_server_is(costs: Costs) -> None:
     names = ("BUSY", "CALM", "BUSY_OVER_S")
     assert [getattr(simulate, n) for n in names] == [getattr(admission, n) for n in names]
@@ -110,7 +117,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     loaded = ["--calls", "3", "--engines", "2", "--requests", "0.5", "--recordings", "1", "--together", "--seconds", "30"]
     assert main(["bench", "schedule", "--costs", str(BENCH / "costs_two_newer_cores.json"), *loaded]) == 0
     row = capsys.readouterr().out.splitlines()[-1]
-    assert row.split()[0] == "3" and "requests: first token" in row and "recordings: " in row
+    assert row.split()[0] == "3" and "requests: first token" in row and "recordings: " in row and "by class: bulk " in row
     for wrong in (["--engines", "0"], ["--batch", "0"], ["--calls", "-1"], ["--calls", "many"], ["--requests", "-1"]):
         assert main(["bench", "schedule", *wrong]) == 2
     capsys.readouterr()
