@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
 import subprocess
 import time
@@ -19,6 +18,7 @@ from bargein.client.audio import I16, RATE, read_wav
 from bargein.client.session import RealtimeClient
 from bargein.client.turns import Microphone, Reply, collect, converse
 from bargein.models import store, whisper, whisper_stream
+from bargein.models.bench_words import normal_words, word_errors
 
 from .conftest import DATA, Served, free_port, start
 
@@ -30,19 +30,10 @@ QUESTIONS = {
 }
 
 
-def words(text: str) -> list[str]:
-    return re.sub(r"[^a-z0-9' ]", " ", text.lower().replace("-", " ")).split()
-
-
 def word_error(said: str, heard: str) -> float:
-    """Edit distance over words, relative to what was said."""
-    a, b = words(said), words(heard)
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, 1):
-        last, row[0] = row[0], i
-        for j, y in enumerate(b, 1):
-            last, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, last + (x != y))
-    return row[-1] / max(1, len(a))
+    """Words that differ, relative to what was said; "3" and "three" are the same word."""
+    told = normal_words(said)
+    return word_errors(told, normal_words(heard)) / max(1, len(told))
 
 
 def transcribe(audio: I16) -> str:
@@ -66,7 +57,7 @@ async def ask(server: Served, *names: str, **session: object) -> list[Reply]:
 def test_a_spoken_question_gets_a_spoken_answer(server: Served) -> None:
     (reply,) = asyncio.run(ask(server, "capital"))
     assert word_error(QUESTIONS["capital"], reply.user_text) == 0
-    assert reply.status == "completed" and words(reply.text)
+    assert reply.status == "completed" and normal_words(reply.text)
     assert word_error(reply.text, transcribe(reply.audio)) <= 0.15
     assert reply.gap_ms == 0
 

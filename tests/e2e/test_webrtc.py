@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from bargein.client.audio import read_wav
+from bargein.models.bench_words import normal_words
 
 from .conftest import DATA, Served
 from .peer import Peer
-from .test_call import QUESTIONS, transcribe, word_error, words
+from .test_call import QUESTIONS, transcribe, word_error
 from .test_leaks import usage
 
 
@@ -57,7 +58,7 @@ def test_a_spoken_question_gets_a_spoken_answer(storyteller: Served, stock: bool
         heard = [s.event["transcript"] for s in peer.seen if s.type.endswith("transcription.completed")]
         assert word_error(QUESTIONS["bees"], " ".join(heard)) == 0
         said = "".join(s.event["delta"] for s in peer.of("response.output_audio_transcript.delta"))
-        assert words(said) == words("Of course. I am happy to help you with that today.")
+        assert normal_words(said) == normal_words("Of course. I am happy to help you with that today.")
         audio = peer.audio_since(end)
         loud = np.flatnonzero(np.abs(audio) > 200)
         assert word_error(said, transcribe(audio[max(0, loud[0] - 2400) : loud[-1] + 2400])) <= 0.15

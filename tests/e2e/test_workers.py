@@ -20,14 +20,15 @@ from bargein.client.audio import read_wav
 from bargein.client.session import ConnectFailed, RealtimeClient
 from bargein.client.turns import Microphone, converse
 from bargein.http_api.doors import HOP
+from bargein.models.bench_words import normal_words
 
 from .conftest import DATA, Served, children, serving, start
 from .peer import Peer
 from .test_agent_call import ask, is_done
-from .test_call import QUESTIONS, word_error, words
+from .test_call import QUESTIONS, word_error
 from .upstream import Upstream
 
-SAID = words("Of course. I am happy to help you with that today.")
+SAID = normal_words("Of course. I am happy to help you with that today.")
 MOST = 4
 
 
@@ -119,7 +120,7 @@ async def said(call: RealtimeClient, text: str) -> list[str]:
     mark = await ask(call, text)
     done = await call.wait(is_done, mark, 20)
     assert done is not None and done.event["response"]["status"] == "completed", done
-    return words(done.event["response"]["output"][0]["content"][0]["transcript"])
+    return normal_words(done.event["response"]["output"][0]["content"][0]["transcript"])
 
 
 def test_calls_on_both_are_answered_and_seen_from_either(both: Both) -> None:
@@ -128,7 +129,7 @@ def test_calls_on_both_are_answered_and_seen_from_either(both: Both) -> None:
         mic = Microphone(call)
         reply = await converse(call, mic, read_wav(DATA / "questions" / f"{name}.wav"), 40)
         await mic.stop()
-        assert words(reply.text) == SAID
+        assert normal_words(reply.text) == SAID
         return reply.user_text
 
     async def run() -> None:
@@ -203,7 +204,7 @@ def test_a_response_of_one_is_continued_by_the_other(both: Both) -> None:
             async with other.post("/v1/responses", json=ask) as reply:
                 assert reply.status == 200, await reply.text()
             told = [m["content"] for m in both.upstream.requests[-1]["messages"]]
-            assert told[0] == "Say something." and words(told[1]) == SAID and told[2] == "And more."
+            assert told[0] == "Say something." and normal_words(told[1]) == SAID and told[2] == "And more."
 
     asyncio.run(run())
 

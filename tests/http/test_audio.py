@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import difflib
 import io
 import json
 import re
@@ -18,6 +17,8 @@ import pytest
 import soxr
 from openai.types.audio import TranscriptionStreamEvent, TranscriptionVerbose, Translation
 from openai.types.audio.transcription_diarized import TranscriptionDiarized
+
+from bargein.models.bench_words import normal_words, word_errors
 
 from .conftest import DATA, Served
 from .strict import fits, sse
@@ -49,15 +50,9 @@ def as_wav(x: np.ndarray, rate: int = 16000, channels: int = 1) -> bytes:
     return out.getvalue()
 
 
-def words(text: str) -> list[str]:
-    return re.sub(r"[^a-z' ]", " ", text.lower().replace("mr.", "mister").replace("-", " ")).split()
-
-
 def errors(said: str, truth: str) -> int:
     """Words that differ."""
-    a, b = words(said), words(truth)
-    same = sum(m.size for m in difflib.SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks())
-    return max(len(a), len(b)) - same
+    return word_errors(normal_words(said), normal_words(truth))
 
 
 @pytest.mark.parametrize("fmt", ["mp3", "opus", "aac", "flac", "wav", "pcm"])
@@ -294,4 +289,4 @@ def test_chat_hears_and_speaks(client: openai.OpenAI) -> None:
     audio = answer.choices[0].message.audio
     assert audio is not None and audio.transcript
     heard = client.audio.transcriptions.create(file=("a.wav", base64.b64decode(audio.data)), model="whisper-1").text
-    assert errors(heard, audio.transcript) <= max(1, len(words(audio.transcript)) // 4), (heard, audio.transcript)
+    assert errors(heard, audio.transcript) <= max(1, len(normal_words(audio.transcript)) // 4), (heard, audio.transcript)
