@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from .cpu_dense import exp_f32
+from .cpu_max import largest
 
 F32 = NDArray[np.float32]
 
@@ -90,53 +91,77 @@ def _product(x, x_stride, rows, w, w_stride, groups, count, out, out_stride):  #
 _BLOCK = 24  # query rows a task holds the scores of: 24 x 1500 floats stay in the second-level cache
 
 
-@njit(cache=True, nogil=True, fastmath=True, parallel=True)
-def attention_loop(q, k, v, num_heads, scale, out):  # type: ignore[no-untyped-def]
-    """`attention` into `out`."""
-    num_q, num_k = q.shape[0], k.shape[0]
-    d = q.shape[1] // num_heads
-    groups = (num_k + 15) // 16 * 2
-    keys = np.empty((num_heads, groups, d, 8), np.float32)
-    values = np.empty((num_heads, d // 8, num_k, 8), np.float32)
-    for h in prange(num_heads):
-        lo = h * d
-        for t in range(groups * 8):
-            for j in range(d):
-                keys[h, t // 8, j, t % 8] = k[t, lo + j] if t < num_k else _f(0.0)
+_JIT = {"cache": True, "nogil": True, "fastmath": True}
+
+
+@njit(**_JIT)
+def _lay_out(k, v, h, keys, values):  # type: ignore[no-untyped-def]
+    """The keys and values of head h in groups of eight columns; keys past the last are zero."""
+    groups, d = keys.shape[1:3]
+    lo = h * d
+    for t in range(groups * 8):
+        for j in range(d):
+            keys[h, t // 8, j, t % 8] = k[t, lo + j] if t < k.shape[0] else _f(0.0)
+    for t in range(k.shape[0]):
+        for j in range(d):
+            values[h, j // 8, t, j % 8] = v[t, lo + j]
+
+
+@njit(**_JIT)
+def _some_queries(q, keys, values, task, scale, out):  # type: ignore[no-untyped-def]
+    """A block of one head's queries: `task` counts blocks, head after head."""
+    num_k, groups, d = values.shape[2], keys.shape[1], keys.shape[2]
+    blocks = (q.shape[0] + _BLOCK - 1) // _BLOCK
+    h = task // blocks
+    first = task % blocks * _BLOCK
+    rows = min(_BLOCK, q.shape[0] - first)
+    scores = np.empty((rows, groups * 8), np.float32)
+    mine = np.empty((rows, d), np.float32)
+    part = np.ascontiguousarray(q[first : first + rows, h * d : (h + 1) * d])
+    _product(part.ctypes.data, d * 4, rows, keys[h].ctypes.data, d * 32, groups, d, scores.ctypes.data, groups * 32)
+    for r in range(rows):
+        row = scores[r]
+        top = largest(row[:num_k]) * scale
+        total = _f(0.0)
         for t in range(num_k):
-            for j in range(d):
-                values[h, j // 8, t, j % 8] = v[t, lo + j]
-    blocks = (num_q + _BLOCK - 1) // _BLOCK
-    for task in prange(num_heads * blocks):
-        h = task // blocks
-        first = task % blocks * _BLOCK
-        rows = min(_BLOCK, num_q - first)
-        scores = np.empty((rows, groups * 8), np.float32)
-        mine = np.empty((rows, d), np.float32)
-        part = np.ascontiguousarray(q[first : first + rows, h * d : (h + 1) * d])
-        _product(
-            part.ctypes.data, d * 4, rows, keys[h].ctypes.data, d * 32, groups, d, scores.ctypes.data, groups * 32
-        )
-        for r in range(rows):
-            row = scores[r]
-            top = row[0]
-            for t in range(1, num_k):
-                top = max(top, row[t])
-            top *= scale
-            total = _f(0.0)
-            for t in range(num_k):
-                e = exp_f32(row[t] * scale - top)
-                row[t] = e
-                total += e
-            part[r, 0] = _f(1.0) / total
-        _product(
-            scores.ctypes.data, groups * 32, rows, values[h].ctypes.data, num_k * 32, d // 8, num_k,
-            mine.ctypes.data, d * 4,
-        )  # fmt: skip
-        scores[0, 0] = _f(0.0)  # still there: Numba frees an array after the last mention of it, and an address is none
-        for r in range(rows):
-            for j in range(d):
-                out[first + r, h * d + j] = mine[r, j] * part[r, 0]
+            e = exp_f32(row[t] * scale - top)
+            row[t] = e
+            total += e
+        part[r, 0] = _f(1.0) / total
+    _product(
+        scores.ctypes.data, groups * 32, rows, values[h].ctypes.data, num_k * 32, d // 8, num_k, mine.ctypes.data, d * 4
+    )
+    scores[0, 0] = _f(0.0)  # still there: Numba frees an array after the last mention of it, and an address is none
+    for r in range(rows):
+        for j in range(d):
+            out[first + r, h * d + j] = mine[r, j] * part[r, 0]
+
+
+@njit(**_JIT)
+def _room(q, k, num_heads):  # type: ignore[no-untyped-def]
+    """Arrays for the laid out keys and values, and the number of tasks."""
+    d = q.shape[1] // num_heads
+    keys = np.empty((num_heads, (k.shape[0] + 15) // 16 * 2, d, 8), np.float32)
+    return keys, np.empty((num_heads, d // 8, k.shape[0], 8), np.float32), num_heads * ((q.shape[0] + _BLOCK - 1) // _BLOCK)
+
+
+@njit(parallel=True, **_JIT)
+def _attention_loop(q, k, v, num_heads, scale, out):  # type: ignore[no-untyped-def]
+    keys, values, tasks = _room(q, k, num_heads)
+    for h in prange(num_heads):
+        _lay_out(k, v, h, keys, values)
+    for task in prange(tasks):
+        _some_queries(q, keys, values, task, scale, out)
+
+
+@njit(**_JIT)
+def attention_serial(q, k, v, num_heads, scale, out):  # type: ignore[no-untyped-def]
+    """`attention` into `out` on this thread: a round of the threads costs as much as a short sequence's softmax."""
+    keys, values, tasks = _room(q, k, num_heads)
+    for h in range(num_heads):
+        _lay_out(k, v, h, keys, values)
+    for task in range(tasks):
+        _some_queries(q, keys, values, task, scale, out)
 
 
 def attention(q: F32, k: F32, v: F32, num_heads: int, scale: float) -> F32:
@@ -144,5 +169,5 @@ def attention(q: F32, k: F32, v: F32, num_heads: int, scale: float) -> F32:
     if q.shape[1] // num_heads % 16:
         raise ValueError(f"heads of {q.shape[1] // num_heads}; a multiple of 16 is needed")
     out = np.empty(q.shape, np.float32)
-    attention_loop(q, k, v, num_heads, _f(scale), out)
+    _attention_loop(q, k, v, num_heads, _f(scale), out)
     return out

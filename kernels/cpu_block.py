@@ -14,7 +14,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from .cpu_attention import attention_loop
+from .cpu_attention import attention_serial
 from .cpu_int8 import WORTH_THREADS, multiply_groups, quantize_row
 from .cpu_tts import depthwise_rows, gelu_f32, norm_rows
 from .reference_int8 import activation_limit
@@ -177,7 +177,7 @@ def _layer(x, heads, weights, limits, codes, scales, y, mixed, qkv, wide):  # ty
     norm_rows(x, norm1, norm1_bias, eps, y)
     _products(y, w1, s1, limits[0], codes, scales, qkv)
     _add_bias(qkv, b1)
-    attention_loop(
+    attention_serial(
         qkv[:, :width], qkv[:, width : 2 * width], qkv[:, 2 * width :], heads, np.float32((width // heads) ** -0.5), y
     )
     _products(y, w2, s2, limits[0], codes, scales, mixed)

@@ -12,6 +12,8 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
+from .cpu_max import largest
+
 F32 = NDArray[np.float32]
 
 _f = np.float32
@@ -124,10 +126,7 @@ def layer_norm(x: F32, gamma: F32, beta: F32, eps: float = 1e-5) -> F32:
 @njit(inline="always", fastmath=True)
 def _softmax_row(x, scale):  # type: ignore[no-untyped-def]
     n = x.shape[0]
-    top = x[0]
-    for j in range(1, n):
-        top = max(top, x[j])
-    top *= scale
+    top = largest(x) * scale
     total = _f(0.0)
     for j in range(n):
         e = exp_f32(x[j] * scale - top)
@@ -166,9 +165,7 @@ def softmax(x: F32) -> F32:
 def _log_softmax(x, out):  # type: ignore[no-untyped-def]
     for i in range(x.shape[0]):
         row = x[i]
-        top = row[0]
-        for j in range(row.shape[0]):
-            top = max(top, row[j])
+        top = largest(row)
         total = _f(0.0)
         for j in range(row.shape[0]):
             total += exp_f32(row[j] - top)

@@ -21,6 +21,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from .cpu_max import largest_magnitude
 from .reference_int8 import (
     Int8Matrix,
     activation_limit,
@@ -194,9 +195,7 @@ def multiply_groups(x, m_count, pairs, w, x_scale, w_scale, out, out_stride, fir
 @nb.njit(**_JIT | {"fastmath": {"nnan", "ninf", "nsz", "contract"}})
 def quantize_row(row, limit, to):  # type: ignore[no-untyped-def]
     """One row as integers into `to`, which may be one longer (a zero) -> its scale."""
-    top = np.float32(0.0)
-    for k in range(row.shape[0]):
-        top = max(top, abs(row[k]))
+    top = largest_magnitude(row)
     inverse = np.float32(limit) / top if top > np.float32(0.0) else np.float32(0.0)
     for k in range(row.shape[0]):
         to[k] = np.int16(np.rint(row[k] * inverse))

@@ -21,6 +21,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from .cpu_lm import _JIT, _sum
+from .cpu_max import largest
 from .cpu_tts import exp_f32
 from .reference_lm import Caches
 
@@ -98,9 +99,7 @@ def _dots(q0, q1, q2, q3, k_at, count, scale, out_at, stride):  # type: ignore[n
 def _softmax_between(row, low, high):  # type: ignore[no-untyped-def]
     """Softmax of row[low:high] in place, zero elsewhere."""
     part = row[low:high]
-    top = f32(-3.0e38)
-    for j in range(part.shape[0]):
-        top = max(top, part[j])
+    top = largest(part)
     for j in range(part.shape[0]):
         part[j] = exp_f32(part[j] - top)
     inverse = f32(1.0) / _sum(part)

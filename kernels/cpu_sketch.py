@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from .cpu_int8 import multiply_add, prefetch, quantize_activations
+from .cpu_max import largest
 from .reference_int8 import Int8Matrix, activation_limit
 from .reference_sketch import BLOCK, Sketch
 
@@ -147,10 +148,7 @@ def _scores(q, x_scale, eight_x, packed, scale, out, best, parts):  # type: igno
                     x_at, y_at = q_at + m * qs, out_at + m * os + g * 32
                     _rough_1x4(x_at, qs, w_at + g * ws, ws, quads, e_at + m * 4, xs_at + m * 4, s_at + g * 32, y_at, os)
             for r in range(count):
-                top = out[r, block * BLOCK]
-                for i in range(block * BLOCK + 1, block * BLOCK + BLOCK):
-                    top = max(top, out[r, i])
-                best[r, block] = top
+                best[r, block] = largest(out[r, block * BLOCK : (block + 1) * BLOCK])
 
 
 def _rough_pass(x: F32, s: Sketch, columns: int) -> tuple[F32, F32, NDArray[np.int16], F32]:

@@ -7,6 +7,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .cpu_dense import exp_f32
+from .cpu_max import largest
 
 F32 = NDArray[np.float32]
 
@@ -25,10 +26,7 @@ def _top_log_probs(logits, values, ids):  # type: ignore[no-untyped-def]
             ids[i, j] = -1
         for start in range(0, n, 64):
             end = min(start + 64, n)
-            top = row[start]
-            for j in range(start + 1, end):
-                top = max(top, row[j])
-            if top <= values[i, k - 1] and ids[i, k - 1] >= 0:
+            if largest(row[start:end]) <= values[i, k - 1] and ids[i, k - 1] >= 0:
                 continue
             for j in range(start, end):
                 x = row[j]

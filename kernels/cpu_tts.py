@@ -139,8 +139,9 @@ def depthwise_conv_norm(
 def norm_rows(x, gamma, beta, eps, out):  # type: ignore[no-untyped-def]
     """`row_norm` into `out`."""
     for t in range(x.shape[0]):
-        row = out[t]
-        row[:] = x[t]
+        row, given = out[t], x[t]
+        for c in range(row.shape[0]):
+            row[c] = given[c]
         _normalize_row(row, gamma, beta, eps)
 
 
