@@ -53,6 +53,7 @@ from .cpu_tts import (  # noqa: F401
     overlap_add,
     row_norm,
     scaled_residual,
+    spread_conv,
     stft_rows,
     vocoder_spectrum,
 )

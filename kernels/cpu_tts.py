@@ -180,6 +180,25 @@ def scaled_residual(skip: F32, x: F32, bias: F32, scale: F32) -> F32:
     return x
 
 
+@nb.njit(**_JIT)
+def _spread_conv(taps, place, tones, weight, bias, out):  # type: ignore[no-untyped-def]
+    for t in range(out.shape[0]):
+        row = out[t]
+        for c in range(row.shape[0]):
+            row[c] = bias[c]
+        for k in range(weight.shape[0]):
+            part, one, other = taps[place[t + k], k], tones[t + k, 0], tones[t + k, 1]
+            for c in range(row.shape[0]):
+                row[c] += part[c] + one * weight[k, 0, c] + other * weight[k, 1, c]
+
+
+def spread_conv(taps: F32, place: NDArray[np.int64], tones: F32, weight: F32, bias: F32) -> F32:
+    """A convolution over rows most of which are repeated; see the reference. There must be two tones."""
+    out = np.empty((len(place) - weight.shape[0] + 1, taps.shape[2]), np.float32)
+    _spread_conv(taps, place, tones, weight, bias, out)
+    return out
+
+
 def encoder_attention(qkv: F32, heads: int) -> F32:
     """Full self-attention of one short sequence; see the reference."""
     width = qkv.shape[1] // 3

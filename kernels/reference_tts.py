@@ -70,6 +70,22 @@ def stack_of(
     return x
 
 
+def spread_conv(
+    taps: F32, place: NDArray[np.int64], tones: F32, weight: F32, bias: F32
+) -> F32:
+    """A convolution over rows most of which are repeated: what each row gives at each tap was computed once.
+
+    taps [L, K, C]: the products of L rows with the weights of each of the K taps; place [T + K - 1]: which of them a frame
+    repeats; tones [T + K - 1, E]: inputs that are not repeated, with their weight [K, E, C]; bias [C] -> [T, C].
+    """
+    count = weight.shape[0]
+    rows = len(place) - count + 1
+    y = np.zeros((rows, taps.shape[2]), np.float64) + bias
+    for k in range(count):
+        y += taps[place[k : k + rows], k] + tones[k : k + rows].astype(np.float64) @ weight[k]
+    return y.astype(np.float32)
+
+
 class EncoderLayer(NamedTuple):
     """Weights of a pre-norm transformer layer of C channels and H hidden ones: qkv [3 C, C], out [C, C], up [H, C] and
     down [C, H] as `Int8Matrix`, each with a bias; norms [C]."""

@@ -53,8 +53,8 @@ class Config(NamedTuple):
 
     @property
     def lookahead_frames(self) -> int:
-        """Frames the decoder must see beyond the one it puts out: three for each of its convolutions."""
-        return 3 * (self.decoder_layers + 1)
+        """Frames the decoder must read beyond the one it puts out: three for each of its blocks."""
+        return 3 * self.decoder_layers
 
 
 class Pauses(NamedTuple):
@@ -211,11 +211,26 @@ def _time_major(weights: Weights) -> Weights:
         if isinstance(array, np.ndarray):
             if name.endswith("dw.weight"):
                 array = array[:, 0, :].T
+            elif name == "m.dec_in.weight":
+                ready |= _decoder_entry(array)
+                continue
             elif array.ndim == 3:
                 array = array.transpose(2, 1, 0).reshape(-1, array.shape[0])
             array = np.ascontiguousarray(array)
         ready[name] = array
     return ready
+
+
+def _decoder_entry(weight: F32) -> Weights:
+    """The decoder's first convolution [C_out, C_in, taps] as it is computed: a matrix [C_in - 2, taps * C_out] for what is the
+    same for all frames of a phoneme, and [taps, 2, C_out] for pitch and voicing."""
+    outputs, inputs, taps = weight.shape
+    by_tap = weight.transpose(2, 1, 0)  # [taps, C_in, C_out]
+    spoken = by_tap[:, : inputs - 2].transpose(1, 0, 2).reshape(inputs - 2, taps * outputs)
+    return {
+        "m.dec_in.spoken": np.ascontiguousarray(spoken),
+        "m.dec_in.tones": np.ascontiguousarray(by_tap[:, inputs - 2 :]),
+    }
 
 
 def load(directory: Path, ops: Any = cpu) -> Model:
@@ -284,9 +299,12 @@ def durations(w: Weights, encoded: F32, speed: float, ops: Any = cpu) -> NDArray
     return np.maximum(frames, 1).astype(np.int64)
 
 
-def prosody(w: Weights, spread: F32, cfg: Config, ops: Any = cpu) -> tuple[F32, F32]:
-    """Prosody encodings spread over 25 ms frames [F, 192] -> pitch in Hz [2 F] and voicing [2 F], at 12.5 ms."""
-    x = ops.product(spread, w["pn.pro_in.weight"]) + w["pn.pro_in.bias"]
+def prosody(
+    w: Weights, encoded: F32, frames: NDArray[np.int64], cfg: Config, ops: Any = cpu
+) -> tuple[F32, F32]:
+    """Prosody encodings [L, 192] and their 25 ms frames [L], F in all -> pitch in Hz and voicing, each [2 F], at 12.5 ms."""
+    x = ops.product(encoded, w["pn.pro_in.weight"]) + w["pn.pro_in.bias"]
+    x = x[ops.to_device(np.repeat(np.arange(len(frames)), frames))]
     for i, dilation in enumerate(cfg.prosody_dilations):
         x = ops.conv_block(_pad(x, 3 * dilation, ops), _block(w, f"pn.pro.{i}.", ops), dilation)
     out = ops.to_host(ops.product(x, w["pn.pro_out.weight"]) + w["pn.pro_out.bias"])  # [F, 4]: two pitches, two voicings
@@ -294,38 +312,55 @@ def prosody(w: Weights, spread: F32, cfg: Config, ops: Any = cpu) -> tuple[F32, 
     return f0, np.ascontiguousarray(out[:, 2:]).reshape(-1) * np.float32(5.0)
 
 
-def decoder_input(encoded: F32, frames: NDArray[np.int64], f0: F32, voicing: F32) -> F32:
-    """Acoustic encodings [L, 128] spread to 12.5 ms frames, with pitch and voicing: [2 F, 130]."""
-    spread = np.repeat(encoded, 2 * frames, axis=0)
+class DecoderInput(NamedTuple):
+    """What the decoder reads: the encoding [128] of each of L phonemes, which of them each of T 12.5 ms frames is of, and the
+    frames' pitch (log(1 + Hz) / 5) and voicing (/ 5) [T, 2]."""
+
+    encoded: F32
+    phoneme: NDArray[np.int64]
+    tones: F32
+
+
+def decoder_input(encoded: F32, frames: NDArray[np.int64], f0: F32, voicing: F32) -> DecoderInput:
+    """Of acoustic encodings [L, 128], their 25 ms frames [L] (F in all), pitch in Hz and voicing, both [2 F]."""
     pitch = np.log(np.float32(1.0) + np.maximum(f0, 0)) / np.float32(5.0)
-    return np.concatenate([spread, pitch[:, None], voicing[:, None] / np.float32(5.0)], axis=1, dtype=np.float32)
+    tones = np.stack([pitch, voicing / np.float32(5.0)], axis=1).astype(np.float32)
+    return DecoderInput(encoded, np.repeat(np.arange(len(frames)), 2 * frames), tones)
 
 
 class DecoderState:
-    """The last frames each convolution of the decoder has seen, for decoding chunk by chunk."""
+    """How far an utterance is decoded: what its first convolution makes of each phoneme, the next frame, and the rows that
+    the blocks need again."""
 
-    def __init__(self, w: Weights, cfg: Config, ops: Any = cpu) -> None:
-        self.seen: F32 = ops.zeros((3, cfg.acoustic_width + 2))
+    def __init__(self, w: Weights, x: DecoderInput, cfg: Config, ops: Any = cpu) -> None:
+        count, _, width = w["m.dec_in.tones"].shape
+        side = (count // 2, count // 2)
+        nothing = ops.zeros((1, count, width))  # of the padding
+        self.taps: F32 = np.concatenate([ops.product(x.encoded, w["m.dec_in.spoken"]).reshape(-1, count, width), nothing])
+        self.place = np.pad(x.phoneme, side, constant_values=len(x.encoded))
+        self.tones: F32 = np.pad(x.tones, (side, (0, 0)))
+        self.at, self.frames = 0, len(x.phoneme)
         self.held: F32 = ops.zeros((cfg.decoder_layers, 6, cfg.decoder_width))
         self.counts = np.full(cfg.decoder_layers, 3)
         self.blocks = tuple(_block(w, f"m.dec.{n}.", ops) for n in range(cfg.decoder_layers))
 
+    @property
+    def done(self) -> bool:
+        """Whether all frames have been read."""
+        return self.at == self.frames
 
-def decode_frames(w: Weights, state: DecoderState, x: F32, last: bool, cfg: Config, ops: Any = cpu) -> F32:
-    """The next frames of decoder input [T, 130] -> finished head rows [T', 5 * 601]; advances `state`.
 
-    T' lags the input by `lookahead_frames` in all; with `last` everything comes out (each layer then sees its zero
-    padding). Chunked or whole, the rows are the same up to the order of floating-point sums.
+def decode_frames(w: Weights, state: DecoderState, count: int, ops: Any = cpu) -> F32:
+    """The next `count` frames of an utterance (fewer at its end) -> finished head rows [T, 5 * 601]; advances `state`.
+
+    T lags the input by `lookahead_frames` in all; with the last frame everything comes out (each block then sees its zero
+    padding). The rows are the same whatever the counts.
     """
-    ends = [ops.zeros((3, x.shape[1]))] if last else []
-    x = np.concatenate([state.seen, ops.to_device(x), *ends])
-    state.seen = x[max(0, x.shape[0] - 6) :].copy()
+    at, state.at = state.at, min(state.frames, state.at + count)
+    seen = slice(at, state.at + len(w["m.dec_in.tones"]) - 1)
+    x = ops.spread_conv(state.taps, state.place[seen], state.tones[seen], w["m.dec_in.tones"], w["m.dec_in.bias"])
     nothing = np.zeros((0, w["m.head.bias"].shape[0]), np.float32)
-    if x.shape[0] < 7:
-        return nothing
-    x = ops.product(ops.windows(x, 7), w["m.dec_in.weight"])
-    x += w["m.dec_in.bias"]
-    x = ops.conv_stack(x, state.held, state.counts, state.blocks, last)
+    x = ops.conv_stack(x, state.held, state.counts, state.blocks, state.done)
     if x.shape[0] == 0:
         return nothing
     x = ops.row_norm(x, w["m.dec_norm.weight"], w["m.dec_norm.bias"])
@@ -400,20 +435,17 @@ class _Trimmer:
         """Audio that may be played now; silence is held back until sound follows it."""
         block = 60
         held = np.concatenate([self.held, audio])
-        padded = np.pad(np.abs(held), (0, -len(held) % block)).reshape(-1, block).max(axis=1)
-        loud = np.flatnonzero(padded > self.threshold)
+        loud = np.abs(held) > self.threshold
+        first = int(loud.argmax()) if len(loud) else 0
+        sound = len(loud) > 0 and bool(loud[first])
+        end_of_sound = ((len(loud) - 1 - int(loud[::-1].argmax())) // block + 1) * block if sound else 0
         if self.cut is None:
-            if loud.size == 0:
+            if not sound:
                 self.held = held
                 return np.zeros(0, np.float32)
-            self.cut = max(0, int(loud[0]) * block - self.lead)
-            held = held[self.cut :]
-            end_of_sound = (int(loud[-1]) + 1) * block - self.cut
-        else:
-            end_of_sound = (int(loud[-1]) + 1) * block if loud.size else 0
+            self.cut = max(0, first // block * block - self.lead)
+            held, end_of_sound = held[self.cut :], end_of_sound - self.cut
         keep = min(len(held), end_of_sound + self.tail if last else end_of_sound)
-        if last and not loud.size:
-            keep = min(len(held), self.tail)
         self.held = held[keep:]
         return held[:keep]
 
@@ -471,24 +503,22 @@ def synthesize_steps(
         encoded = encode_text(w, "pn.", ids, cfg.prosody_attention_passes, cfg, ops)
         frames = durations(w, encoded, speed, ops)
         yield None
-        acoustic = ops.to_host(encode_text(w, "m.", ids, cfg.acoustic_attention_passes, cfg, ops))
+        acoustic = encode_text(w, "m.", ids, cfg.acoustic_attention_passes, cfg, ops)
         yield None
-        f0, voicing = prosody(w, encoded[ops.to_device(np.repeat(np.arange(len(ids)), frames))], cfg, ops)
-        inputs = decoder_input(acoustic, frames, f0, voicing)
+        f0, voicing = prosody(w, encoded, frames, cfg, ops)
         vocoder = Vocoder(f0, seed + number, cfg, ops)
-        state = DecoderState(w, cfg, ops)
+        state = DecoderState(w, decoder_input(acoustic, frames, f0, voicing), cfg, ops)
         tail_s = pauses.tail_s if final else pauses.between_sentences_s
         trimmer = _Trimmer(int(pauses.lead_s * cfg.sample_rate), int(tail_s * cfg.sample_rate), pauses.threshold)
         spans = _word_times(ids_word, frames, 2 * cfg.hop / cfg.sample_rate)
         yield None
         begun = spoken
-        at, step = 0, 2 * int(frames[0]) + cfg.lookahead_frames + 12
-        while at < inputs.shape[0]:
-            last = at + step >= inputs.shape[0]
-            head = decode_frames(w, state, inputs[at : at + step], last, cfg, ops)
+        step = 2 * int(frames[0]) + cfg.lookahead_frames + 12
+        while not state.done:
+            head = decode_frames(w, state, step, ops)
             before_cut = trimmer.cut
-            audio = trimmer.feed(vocoder.samples(head), last)
-            at, step = at + step, chunk_frames
+            audio = trimmer.feed(vocoder.samples(head), state.done)
+            step = chunk_frames
             timed: tuple[Word, ...] = ()
             if before_cut is None and trimmer.cut is not None:
                 until = len(words) if final else max([*spans, given - 1]) + 1

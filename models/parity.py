@@ -335,10 +335,10 @@ def check_hibari(g: Golden) -> list[Row]:
         ids = g[f"{i}/ids"].astype(np.int64)
         encoded = hibari.encode_text(w, "pn.", ids, cfg.prosody_attention_passes, cfg)
         frames = hibari.durations(w, encoded, 1.0)
-        f0, voicing = hibari.prosody(w, np.repeat(encoded, frames, axis=0), cfg)
+        f0, voicing = hibari.prosody(w, encoded, frames, cfg)
         acoustic = hibari.encode_text(w, "m.", ids, cfg.acoustic_attention_passes, cfg)
-        x = hibari.decoder_input(acoustic, frames, f0, voicing)
-        head = hibari.decode_frames(w, hibari.DecoderState(w, cfg), x, True, cfg)
+        state = hibari.DecoderState(w, hibari.decoder_input(acoustic, frames, f0, voicing), cfg)
+        head = hibari.decode_frames(w, state, state.frames)
         for kind in frames_off:
             frames_off[kind] = max(frames_off[kind], abs(len(f0) - len(g[f"{i}/{kind}/f0"])))
         if len(f0) != len(g[f"{i}/plain/f0"]):

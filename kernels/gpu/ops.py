@@ -445,6 +445,13 @@ class Ops:
         self._launch("conv1d_rows", f"k{taps}", grid, x, w, self._none if b is None else self._f32(b), y, *sizes)
         return y
 
+    def spread_conv(self, taps: Any, place: Any, tones: Any, weight: Any, bias: Any) -> Any:
+        """As the reference; `place` is on the host."""
+        count, extra, width = weight.shape
+        seen = np.lib.stride_tricks.sliding_window_view(place, count) * count + np.arange(count)
+        y = self.product(self.windows(tones, count), self._f32(weight).reshape(count * extra, width))
+        return y + bias + self._f32(taps).reshape(-1, width)[self.to_device(seen)].sum(axis=1)
+
     def depthwise_conv_norm(
         self, x: Any, weight: Any, bias: Any, gamma: Any, beta: Any, dilation: int = 1, eps: float = 1e-5
     ) -> Any:

@@ -70,6 +70,17 @@ def test_conv_stack_piece_by_piece_is_the_whole(size: int) -> None:
     np.testing.assert_allclose(joined(reference_tts.conv_stack, size), whole, rtol=1e-3, atol=1e-3)
 
 
+def test_spread_conv_is_the_convolution_of_what_it_spreads() -> None:
+    rows, place, tones = normal(5, 24), np.array([4, 0, 0, 1, 1, 1, 3, 2, 4]), normal(9, 2)
+    weight, bias = normal(3, 26, 16), normal(16)
+    taps = np.einsum("lc,kcd->lkd", rows, weight[:, :24])
+    args = (np.ascontiguousarray(taps), place, tones, np.ascontiguousarray(weight[:, 24:]), bias)
+    whole = np.concatenate([rows[place], tones], axis=1)
+    want = bias + sum(whole[k : k + 7] @ weight[k] for k in range(3))
+    np.testing.assert_allclose(reference_tts.spread_conv(*args), want, atol=1e-4)
+    np.testing.assert_allclose(cpu_tts.spread_conv(*args), want, atol=1e-4)
+
+
 @pytest.mark.parametrize("rows", [1, 30, 130])
 def test_encoder_layer(rows: int) -> None:
     c = [normal(64, seed=n) for n in range(6)]

@@ -32,10 +32,9 @@ def run(voice: hibari.Model, ids: np.ndarray, ops: Any = cpu) -> tuple[np.ndarra
     encoded = hibari.encode_text(w, "pn.", ids, cfg.prosody_attention_passes, cfg, ops)
     frames = hibari.durations(w, encoded, 1.0, ops)
     acoustic = hibari.encode_text(w, "m.", ids, cfg.acoustic_attention_passes, cfg, ops)
-    f0, voicing = hibari.prosody(w, np.repeat(encoded, frames, axis=0), cfg, ops)
-    inputs = hibari.decoder_input(acoustic, frames, f0, voicing)
-    head = hibari.decode_frames(w, hibari.DecoderState(w, cfg), inputs, True, cfg, ops)
-    return frames, f0, head
+    f0, voicing = hibari.prosody(w, encoded, frames, cfg, ops)
+    state = hibari.DecoderState(w, hibari.decoder_input(acoustic, frames, f0, voicing), cfg, ops)
+    return frames, f0, hibari.decode_frames(w, state, state.frames, ops)
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -65,12 +64,16 @@ def test_unknown_words_read_as_the_packages_net_reads_them(voice: hibari.Model, 
 
 def test_chunks_join_to_the_whole(voice: hibari.Model) -> None:
     cfg, w = voice.config, voice.weights
-    x = np.random.default_rng(0).standard_normal((101, cfg.acoustic_width + 2)).astype(np.float32)
-    whole = hibari.decode_frames(w, hibari.DecoderState(w, cfg), x, True, cfg)
+    draw = np.random.default_rng(0)
+    encoded = draw.standard_normal((12, cfg.acoustic_width)).astype(np.float32)
+    x = hibari.DecoderInput(encoded, draw.integers(0, 12, 101), draw.standard_normal((101, 2)).astype(np.float32))
+    whole = hibari.decode_frames(w, hibari.DecoderState(w, x, cfg), 101)
     for size in (1, 4, 30):
-        state = hibari.DecoderState(w, cfg)
-        parts = [hibari.decode_frames(w, state, x[a : a + size], a + size >= len(x), cfg) for a in range(0, 101, size)]
-        np.testing.assert_allclose(np.concatenate(parts), whole, atol=0.01)
+        state = hibari.DecoderState(w, x, cfg)
+        parts = []
+        while not state.done:
+            parts.append(hibari.decode_frames(w, state, size))
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
 def test_cpu_agrees_with_the_reference_ops(voice: hibari.Model, golden: dict[str, Any]) -> None:

@@ -93,6 +93,7 @@ CASES = {
     "bias_gelu": lambda: (normal(3, 20), normal(20)),
     "scaled_residual": lambda: (normal(3, 20), normal(3, 20), normal(20), normal(20)),
     "depthwise_conv_norm": lambda: (normal(20, 6), normal(7, 6), normal(6), normal(6), normal(6), 2),
+    "spread_conv": lambda: (normal(5, 3, 16), np.array([4, 0, 0, 1, 3, 2, 4]), normal(7, 2), normal(3, 2, 16), normal(16)),
     "conv_block": lambda: (normal(20, 16), block(), 2),
     "encoder_layer": lambda: (normal(7, 32), layer(), 2),
     "harmonic_source": lambda: (np.array([100, 150, 0, 90], np.float32), 40),
