@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
+from .cpu_fft import spectra_of
 from .cpu_max import largest
 
 F32 = NDArray[np.float32]
@@ -314,10 +315,7 @@ def _mel(spectrum, filters, out):  # type: ignore[no-untyped-def]
 def log_mel_frames(padded: F32, filters: F32, n_fft: int = 400, hop: int = 160) -> F32:
     """See `reference.log_mel_frames`."""
     num = (padded.shape[0] - n_fft) // hop + 1
-    padded = np.ascontiguousarray(padded, np.float32)
-    view = np.lib.stride_tricks.as_strided(padded, (num, n_fft), (padded.strides[0] * hop, padded.strides[0]))
     window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(n_fft) / n_fft)).astype(np.float32)
-    spectrum = np.fft.rfft(view * window, axis=1)  # complex64 [T, n_fft // 2 + 1]
     out = np.empty((num, filters.shape[0]), np.float32)
-    _mel(spectrum, filters, out)
+    _mel(spectra_of(np.asarray(padded, np.float32), hop, window, num), filters, out)
     return out

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cpu_attention import attention
+from .cpu_fft import rows_of, spectra_of
 
 F32 = NDArray[np.float32]
 C64 = NDArray[np.complex64]
@@ -253,20 +254,9 @@ def harmonic_source(
     return out
 
 
-@nb.njit(**_JIT)
-def _windowed(padded, window, hop, first, out):  # type: ignore[no-untyped-def]
-    for t in range(out.shape[0]):
-        row, part = out[t], padded[(first + t) * hop : (first + t) * hop + window.shape[0]]
-        for i in range(window.shape[0]):
-            row[i] = part[i] * window[i]
-
-
 def stft_rows(padded: F32, window: F32, hop: int, first: int, last: int) -> C64:
     """Spectra of frames first..last-1 of an already padded signal; see the reference."""
-    frames = np.empty((last - first, window.shape[0]), np.float32)
-    _windowed(padded, window, hop, first, frames)
-    spectrum: C64 = np.fft.rfft(frames, axis=1)
-    return spectrum
+    return spectra_of(padded[first * hop :], hop, window, last - first)
 
 
 @nb.njit(inline="always", **_JIT)
@@ -347,5 +337,5 @@ def overlap_add(spectrum: C64, window: F32, hop: int, tail: F32) -> tuple[F32, F
     finished = spectrum.shape[0] * hop
     out = np.zeros(finished + size - hop, np.float32)
     out[: size - hop] = tail
-    _overlap_add(np.fft.irfft(spectrum, size, axis=1), window, hop, out)
+    _overlap_add(rows_of(spectrum, size), window, hop, out)
     return out[:finished], out[finished:].copy()
