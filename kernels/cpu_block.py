@@ -91,21 +91,25 @@ def _whole(x, dilation, block, scratch, out):  # type: ignore[no-untyped-def]
 def _stack(x, held, counts, blocks, scratch, last):  # type: ignore[no-untyped-def]
     """See the reference."""
     reach, width = held.shape[1], held.shape[2]
+    # What a block gives is put where the next one reads it, behind room for the rows that are held.
+    room = np.empty((2, reach + x.shape[0] + reach // 2 * held.shape[0] + reach, width), np.float32)
+    rows = x.shape[0]
+    room[0, reach : reach + rows] = x
     for n in range(held.shape[0]):
-        before = counts[n]
-        rows = before + x.shape[0] + (reach // 2 if last else 0)
-        joined = np.zeros((rows, width), np.float32)
-        joined[:before] = held[n, :before]
-        joined[before : before + x.shape[0]] = x
-        if rows <= reach:
-            held[n, :rows] = joined
-            counts[n] = rows
-            return joined[:0]
-        held[n] = joined[rows - reach :]
+        here, first, end = room[n % 2], reach - counts[n], reach + rows
+        here[first:reach] = held[n, : counts[n]]
+        if last:
+            here[end : end + reach // 2] = np.float32(0.0)
+            end += reach // 2
+        if end - first <= reach:
+            held[n, : end - first] = here[first:end]
+            counts[n] = end - first
+            return here[:0]
+        held[n] = here[end - reach : end]
         counts[n] = reach
-        x = np.empty((rows - reach, width), np.float32)
-        _whole(joined, 1, blocks[n], scratch, x)
-    return x
+        rows = end - first - reach
+        _whole(here[first:end], 1, blocks[n], scratch, room[(n + 1) % 2, reach : reach + rows])
+    return room[held.shape[0] % 2, reach : reach + rows]
 
 
 def _flat(b: ConvBlock) -> tuple[Any, ...]:

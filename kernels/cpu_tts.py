@@ -213,6 +213,7 @@ def _harmonic_source(f0, hop, sample_rate, floor, top, out):  # type: ignore[no-
     inverse_rate = 1.0 / sample_rate
     half = hop // 2
     step = f32(1.0) / f32(hop)
+    phases = np.empty(hop, np.float64)
     turns = np.empty(hop, np.float32)
     pitch = np.empty(hop, np.float32)
     phase = 0.0
@@ -233,9 +234,10 @@ def _harmonic_source(f0, hop, sample_rate, floor, top, out):  # type: ignore[no-
             pitch[j] = here * (f32(1.0) - u) + after * u
         for j in range(hop):
             phase += max(pitch[j], f32(floor)) * inverse_rate
-            if phase >= 1.0:
-                phase -= 1.0
-            turns[j] = f32(phase)
+            phases[j] = phase
+        phase -= np.floor(phase)
+        for j in range(hop):
+            turns[j] = f32(phases[j] - np.floor(phases[j]))
         for j in range(hop):
             count = np.floor(f32(top) / max(pitch[j], f32(floor))) + f32(0.5)
             below = f32(2.0) * sin_turns(turns[j] * f32(0.5))
