@@ -313,12 +313,16 @@ GROUPS: dict[str, Callable[[Tools], Iterator[Item]]] = {
 }
 
 
+QUIET_S = 0.02  # threads of either side spin for a while after their work, at the cost of whatever comes next
+
+
 def measure(items: Sequence[Item], rounds: int) -> list[tuple[Item, float, dict[str, float]]]:
     """Median milliseconds of each side of each item; sides take turns, round after round."""
     times: dict[tuple[int, str], list[float]] = {}
     for number in range(rounds + 1):  # the first round compiles and warms caches
         for i, item in enumerate(items):
             for side, work in (("", item.ours), *item.theirs.items()):
+                time.sleep(QUIET_S)
                 began = time.perf_counter()
                 work()
                 if number:
