@@ -147,6 +147,7 @@ def _room(q, k, num_heads):  # type: ignore[no-untyped-def]
 
 @njit(parallel=True, **_JIT)
 def _attention_loop(q, k, v, num_heads, scale, out):  # type: ignore[no-untyped-def]
+    """`attention_serial` on all threads. A function of its own: Numba keeps what it compiled by function, not by options."""
     keys, values, tasks = _room(q, k, num_heads)
     for h in prange(num_heads):
         _lay_out(k, v, h, keys, values)
